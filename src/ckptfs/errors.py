@@ -140,3 +140,14 @@ PERMANENT: tuple[type[StoreError], ...] = (
     StoreRejectedError,
 )
 """Store errors that the same call would meet again."""
+
+
+class PosixError(Exception):
+    """Not a failure but the answer that POSIX gives to a call: its errno goes to the caller as it is.
+
+    Kept apart from :class:`OSError`, so that an error of the daemon's own disk is never taken for an answer.
+    """
+
+    def __init__(self, code: int) -> None:
+        super().__init__(_errno.errorcode.get(code, str(code)))
+        self.errno = code

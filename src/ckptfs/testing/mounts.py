@@ -220,5 +220,5 @@ def _is_alive(pid: int) -> bool:
 def _detach(mountpoint: Path) -> None:
     """Lazily unmount whatever is mounted there, as often as needed."""
     while is_mounted(mountpoint):
-        command = ["umount", "-l", mountpoint] if os.geteuid() == 0 else ["fusermount3", "-u", "-z", mountpoint]
-        subprocess.run(command, check=True, capture_output=True)
+        command = ("umount", "-l") if os.geteuid() == 0 else ("fusermount3", "-u", "-z")
+        subprocess.run([*command, str(mountpoint)], check=True, capture_output=True)

@@ -1,0 +1,458 @@
+"""The tree: what each POSIX call does to inodes and names. Plain functions; no call waits, so none is ever seen half done.
+
+Permissions are the kernel's business (``default_permissions``); what is checked here is the shape of the tree.
+"""
+
+from __future__ import annotations
+
+import errno
+import stat
+from typing import TYPE_CHECKING
+
+from ckptfs.errors import PosixError
+from ckptfs.namespace.paths import NAME_BYTES_MAX, join
+from ckptfs.namespace.rows import Dentry, Inode, Names, TreeMove, Xattrs
+from ckptfs.types import NO_CONTENT, ROOT_INO, Ino, Key
+
+if TYPE_CHECKING:
+    from ckptfs.namespace.bucket import Bucket
+    from ckptfs.namespace.state import State
+
+RENAME_NOREPLACE = 1
+RENAME_EXCHANGE = 2
+
+LINK_COUNT_MAX = 65_000
+"""As ext4. The names of one inode are one row, so there must be a bound."""
+
+_NOBODY = Ino(0)
+
+
+class Tree:
+    """Inodes and names.
+
+    Args:
+        state: the tables.
+        bucket: told which keys a mutation concerns.
+    """
+
+    def __init__(self, state: State, bucket: Bucket) -> None:
+        self._state = state
+        self._bucket = bucket
+
+    # --- reading
+
+    def inode(self, ino: Ino) -> Inode:
+        """The inode; not to be held over an await.
+
+        Raises:
+            PosixError: ESTALE, there is no such inode any more.
+        """
+        inode = self._state.inodes.get(ino)
+        if inode is None:
+            raise PosixError(errno.ESTALE)
+        return inode
+
+    def dentry(self, parent: Ino, name: bytes) -> Dentry | None:
+        """The name in a directory, or ``None``."""
+        return self._state.dentries.get((parent, name))
+
+    def lookup(self, parent: Ino, name: bytes) -> Inode | None:
+        """The inode that a name leads to, or ``None``."""
+        dentry = self._state.dentries.get((parent, name))
+        return None if dentry is None else self.inode(dentry.ino)
+
+    def _must(self, parent: Ino, name: bytes) -> Dentry:
+        dentry = self._state.dentries.get((parent, name))
+        if dentry is None:
+            raise PosixError(errno.ENOENT)
+        return dentry
+
+    def readdir(self, parent: Ino, after: int, limit: int) -> list[tuple[int, bytes, Inode]]:
+        """Up to ``limit`` entries behind position ``after``, in order of position, and their inodes (not to be changed).
+
+        An empty answer means that there are no more; a shorter one than ``limit`` does not.
+        """
+        state = self._state
+        found: list[tuple[int, bytes, Inode]] = []
+        while not found:
+            rows = state.database.reader.execute(
+                "SELECT d.id, d.name, i.* FROM dentry d JOIN inode i ON i.ino = d.ino"
+                " WHERE d.parent = ? AND d.id > ? ORDER BY d.id LIMIT ?",
+                (parent, after, limit),
+            ).fetchall()
+            for position, name, *columns in rows:
+                known, dentry = state.dentries.peek((parent, name))
+                if known and (dentry is None or dentry.id != position):
+                    continue
+                ino = columns[0] if dentry is None else dentry.ino
+                in_memory, inode = state.inodes.peek(ino)
+                if not in_memory:
+                    inode = Inode(*columns) if ino == columns[0] else state.inodes.get(ino)
+                if inode is not None:
+                    found.append((position, name, inode))
+            if rows:
+                after = rows[-1][0]
+            if len(rows) < limit:
+                found.extend(self._fresh_behind(parent, after, limit))
+                break
+        return found
+
+    def _fresh_behind(self, parent: Ino, after: int, limit: int) -> list[tuple[int, bytes, Inode]]:
+        """Entries that are not in the file yet: their positions are behind all that are."""
+        fresh = self._state.fresh_names.get(parent, {})
+        entries = []
+        for position in sorted(position for position in fresh if position > after)[:limit]:
+            dentry = self._state.dentries.get((parent, fresh[position]))
+            assert dentry is not None and dentry.id == position
+            entries.append((position, fresh[position], self.inode(dentry.ino)))
+        return entries
+
+    def is_empty(self, ino: Ino) -> bool:
+        """Whether a directory has no entries."""
+        return not self.readdir(ino, 0, 2)
+
+    def names_of(self, inode: Inode) -> list[tuple[Ino, bytes]]:
+        """Every (parent, name) that leads to the inode."""
+        if inode.nlink == 0:
+            return []
+        names = self._state.names.get(inode.ino) if not inode.is_dir else None
+        return [(inode.parent, inode.name)] if names is None else sorted(names.names)
+
+    def prefix_of(self, directory: Ino) -> str | None:
+        """What the keys in a directory begin with (empty for the root, else ending in a slash); ``None`` when it is removed."""
+        parts: list[str] = []
+        ino = directory
+        while ino != ROOT_INO:
+            inode = self._state.inodes.get(ino)
+            if inode is None or inode.nlink == 0:
+                return None
+            parts.append(join("", inode.name))
+            ino = inode.parent
+        return "".join(f"{part}/" for part in reversed(parts))
+
+    def key_of(self, parent: Ino, name: bytes) -> Key | None:
+        """The key of a name; ``None`` when its directory is removed."""
+        prefix = self.prefix_of(parent)
+        return None if prefix is None else join(prefix, name)
+
+    # --- making
+
+    def create(  # noqa: PLR0913 - the fields of a new inode
+        self,
+        parent: Ino,
+        name: bytes,
+        mode: int,
+        uid: int,
+        gid: int,
+        *,
+        rdev: int = 0,
+        target: bytes | None = None,
+        xattrs: dict[bytes, bytes] | None = None,
+    ) -> Inode:
+        """Make an inode of the type in ``mode`` under a new name. A setgid directory gives its group (and, to directories, the bit)."""
+        directory = self._directory_for(parent, name)
+        if self._state.dentries.get((parent, name)) is not None:
+            raise PosixError(errno.EEXIST)
+        if directory.mode & stat.S_ISGID:
+            gid = directory.gid
+            if stat.S_ISDIR(mode):
+                mode |= stat.S_ISGID
+        inode = self._new_inode(parent, name, mode, uid, gid, rdev=rdev, target=target)
+        if xattrs:
+            self._state.xattrs.put(inode.ino, Xattrs(inode.ino, xattrs))
+        self._state.add_dentry(parent, name, inode.ino)
+        if inode.is_dir:
+            directory.nlink += 1
+        self._stamp(directory, inode.ctime_ns)
+        self._state.record("create", parent=parent, name=name, ino=inode.ino, mode=mode, uid=uid, gid=gid, rdev=rdev, target=target)
+        return inode
+
+    def _new_inode(  # noqa: PLR0913 - the fields of a new inode
+        self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, *, rdev: int = 0, target: bytes | None = None
+    ) -> Inode:
+        now = self._state.env.wall_ns()
+        is_dir = stat.S_ISDIR(mode)
+        inode = Inode(
+            ino=self._state.allocate_ino(),
+            mode=mode,
+            uid=uid,
+            gid=gid,
+            nlink=2 if is_dir else 1,
+            rdev=rdev,
+            size=len(target) if target is not None else 0,
+            atime_ns=now,
+            mtime_ns=now,
+            ctime_ns=now,
+            birth_ns=now,
+            content=NO_CONTENT,
+            parent=parent,
+            name=name,
+            target=target,
+            listed=1,
+            hidden=0,
+        )
+        self._state.inodes.put(inode.ino, inode)
+        return inode
+
+    def make_root(self, mode: int, uid: int, gid: int) -> None:
+        """Make the root directory if there is none. Its bucket is not listed yet."""
+        if self._state.inodes.get(ROOT_INO) is not None:
+            return
+        now = self._state.env.wall_ns()
+        root = Inode(
+            ROOT_INO, stat.S_IFDIR | mode, uid, gid, 2, 0, 0, now, now, now, now, NO_CONTENT, ROOT_INO, b"", None, 0, 0
+        )
+        self._state.inodes.put(ROOT_INO, root)
+        self._state.record("make_root", mode=mode, uid=uid, gid=gid)
+
+    def link(self, ino: Ino, parent: Ino, name: bytes) -> Inode:
+        """Give a file another name."""
+        directory = self._directory_for(parent, name)
+        inode = self.inode(ino)
+        if inode.is_dir:
+            raise PosixError(errno.EPERM)
+        if self._state.dentries.get((parent, name)) is not None:
+            raise PosixError(errno.EEXIST)
+        if inode.nlink >= LINK_COUNT_MAX:
+            raise PosixError(errno.EMLINK)
+        if inode.nlink == 0:
+            raise PosixError(errno.ENOENT)
+        self._add_name(inode, parent, name)
+        inode.nlink += 1
+        inode.ctime_ns = self._state.env.wall_ns()
+        self._state.inodes.mark(ino)
+        self._state.add_dentry(parent, name, ino)
+        self._stamp(directory, inode.ctime_ns)
+        lsn = self._state.record("link", ino=ino, parent=parent, name=name)
+        key = self.key_of(parent, name)
+        if key is not None and inode.is_file:
+            self._bucket.oblige(key, lsn)
+        return inode
+
+    # --- removing
+
+    def unlink(self, parent: Ino, name: bytes) -> Inode:
+        """Remove a name of something that is not a directory; the inode lives on while it has names or handles."""
+        dentry = self._must(parent, name)
+        inode = self.inode(dentry.ino)
+        if inode.is_dir:
+            raise PosixError(errno.EISDIR)
+        lsn = self._state.record("unlink", parent=parent, name=name)
+        self._drop(dentry, inode)
+        self._stamp(self.inode(parent), inode.ctime_ns)
+        self._oblige(inode, parent, name, lsn)
+        return inode
+
+    def rmdir(self, parent: Ino, name: bytes) -> Inode:
+        """Remove an empty directory. One with objects that no file can stand for is not empty."""
+        dentry = self._must(parent, name)
+        inode = self.inode(dentry.ino)
+        if not inode.is_dir:
+            raise PosixError(errno.ENOTDIR)
+        if inode.hidden or not self.is_empty(inode.ino):
+            raise PosixError(errno.ENOTEMPTY)
+        lsn = self._state.record("rmdir", parent=parent, name=name)
+        self._oblige(inode, parent, name, lsn)
+        self._drop(dentry, inode)
+        self._stamp(self.inode(parent), inode.ctime_ns)
+        return inode
+
+    def _drop(self, dentry: Dentry, inode: Inode) -> None:
+        """Take one name from an inode; the caller records it and stamps the directory."""
+        self._state.remove_dentry(dentry)
+        inode.ctime_ns = self._state.env.wall_ns()
+        if inode.is_dir:
+            inode.nlink = 0
+            parent = self.inode(dentry.parent)
+            parent.nlink -= 1
+            self._state.inodes.mark(parent.ino)
+        else:
+            inode.nlink -= 1
+            self._remove_name(inode, dentry.parent, dentry.name)
+        if inode.nlink == 0:
+            inode.parent = _NOBODY
+        self._state.inodes.mark(inode.ino)
+
+    def reap(self, ino: Ino) -> None:
+        """Remove an inode without names; the caller knows that nobody holds it."""
+        inode = self.inode(ino)
+        assert inode.nlink == 0, f"inode {ino} has names"
+        self._state.inodes.remove(ino)
+        self._state.xattrs.remove(ino)
+        self._state.names.remove(ino)
+        self._state.record("reap", ino=ino)
+
+    # --- moving
+
+    def rename(self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int = 0) -> Inode | None:
+        """Rename, atomically; gives the inode that lost the name ``new_name``, if one did.
+
+        Two names of one inode: nothing happens (POSIX). Directories move in constant time, whatever is below them.
+        """
+        source = self._must(parent, name)
+        target = self._state.dentries.get((new_parent, new_name))
+        self._directory_for(new_parent, new_name)
+        inode = self.inode(source.ino)
+        if inode.is_dir and self._is_below(new_parent, inode.ino):
+            raise PosixError(errno.EINVAL)
+        if flags & RENAME_EXCHANGE:
+            self._exchange(source, inode, target)
+            return None
+        replaced = None
+        if target is not None:
+            if flags & RENAME_NOREPLACE:
+                raise PosixError(errno.EEXIST)
+            if target.ino == source.ino:
+                return None
+            replaced = self.inode(target.ino)
+            self._may_replace(inode, replaced)
+        self._check_link_count(inode, parent, new_parent)
+        lsn = self._state.record("rename", parent=parent, name=name, new_parent=new_parent, new_name=new_name, flags=flags)
+        old_key = self._source_of_move(inode, parent, name)
+        if replaced is not None and target is not None:
+            position = target.id
+            self._oblige(replaced, new_parent, new_name, lsn)
+            self._drop(target, replaced)
+            self._state.dentries.put((new_parent, new_name), Dentry(new_parent, new_name, position, inode.ino))
+        else:
+            self._state.add_dentry(new_parent, new_name, inode.ino)
+        self._state.remove_dentry(source)
+        self._moved(inode, parent, name, new_parent, new_name)
+        self._stamp(self.inode(parent), inode.ctime_ns)
+        self._stamp(self.inode(new_parent), inode.ctime_ns)
+        self._oblige_move(inode, old_key, self._source_of_move(inode, new_parent, new_name), lsn)
+        return replaced
+
+    def _exchange(self, source: Dentry, inode: Inode, target: Dentry | None) -> None:
+        if target is None:
+            raise PosixError(errno.ENOENT)
+        if target.ino == source.ino:
+            return
+        other = self.inode(target.ino)
+        if other.is_dir and self._is_below(source.parent, other.ino):
+            raise PosixError(errno.EINVAL)
+        lsn = self._state.record(
+            "rename", parent=source.parent, name=source.name, new_parent=target.parent, new_name=target.name, flags=RENAME_EXCHANGE
+        )
+        here = self._source_of_move(inode, source.parent, source.name)
+        there = self._source_of_move(other, target.parent, target.name)
+        source.ino, target.ino = target.ino, source.ino
+        self._state.dentries.mark((source.parent, source.name))
+        self._state.dentries.mark((target.parent, target.name))
+        self._moved(inode, source.parent, source.name, target.parent, target.name)
+        self._moved(other, target.parent, target.name, source.parent, source.name)
+        self._stamp(self.inode(source.parent), inode.ctime_ns)
+        self._stamp(self.inode(target.parent), inode.ctime_ns)
+        self._oblige_move(inode, here, self._source_of_move(inode, target.parent, target.name), lsn)
+        self._oblige_move(other, there, self._source_of_move(other, source.parent, source.name), lsn)
+
+    def _moved(self, inode: Inode, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes) -> None:
+        inode.ctime_ns = self._state.env.wall_ns()
+        if inode.is_dir:
+            if parent != new_parent:
+                self.inode(parent).nlink -= 1
+                self.inode(new_parent).nlink += 1
+            inode.parent, inode.name = new_parent, new_name
+        else:
+            self._add_name(inode, new_parent, new_name)
+            self._remove_name(inode, parent, name)
+        self._state.inodes.mark(inode.ino)
+
+    def _source_of_move(self, inode: Inode, parent: Ino, name: bytes) -> Key | None:
+        return self.key_of(parent, name) if inode.is_dir or inode.is_file else None
+
+    def _oblige_move(self, inode: Inode, old: Key | None, new: Key | None, lsn: int) -> None:
+        if old is None or new is None:
+            return
+        if inode.is_dir:
+            self._state.tree_moves.put(self._state.lsn, TreeMove(self._state.lsn, f"{old}/", f"{new}/"))
+            self._state.record("tree_move", old=old, new=new)
+        else:
+            self._bucket.oblige(old, lsn)
+            self._bucket.oblige(new, lsn)
+
+    def supersede(self, ino: Ino) -> Inode:
+        """Give all names of a file to a new, empty inode with the same attributes; the old one keeps its content and its handles."""
+        old = self.inode(ino)
+        names = self.names_of(old)
+        assert names, "an inode without names is not superseded"
+        new = self._new_inode(old.parent, old.name, old.mode, old.uid, old.gid)
+        new.nlink, new.birth_ns = old.nlink, old.birth_ns
+        xattrs = self._state.xattrs.get(ino)
+        if xattrs is not None:
+            self._state.xattrs.put(new.ino, Xattrs(new.ino, dict(xattrs.attributes)))
+        if self._state.names.get(ino) is not None:
+            self._state.names.put(new.ino, Names(new.ino, set(names)))
+        for parent, name in names:
+            self._state.add_dentry(parent, name, new.ino)
+        old.nlink, old.parent = 0, _NOBODY
+        self._state.inodes.mark(ino)
+        self._state.record("supersede", ino=ino, new=new.ino)
+        return new
+
+    # --- helpers
+
+    def _directory_for(self, parent: Ino, name: bytes) -> Inode:
+        """The directory in which a name is about to be made."""
+        if len(name) > NAME_BYTES_MAX:
+            raise PosixError(errno.ENAMETOOLONG)
+        self._state.check()
+        directory = self.inode(parent)
+        if directory.nlink == 0:
+            raise PosixError(errno.ENOENT)
+        return directory
+
+    def _check_link_count(self, inode: Inode, parent: Ino, new_parent: Ino) -> None:
+        if inode.is_dir and parent != new_parent and self.inode(new_parent).nlink >= LINK_COUNT_MAX:
+            raise PosixError(errno.EMLINK)
+
+    def _may_replace(self, inode: Inode, replaced: Inode) -> None:
+        if replaced.is_dir:
+            if not inode.is_dir:
+                raise PosixError(errno.EISDIR)
+            if replaced.hidden or not self.is_empty(replaced.ino):
+                raise PosixError(errno.ENOTEMPTY)
+        elif inode.is_dir:
+            raise PosixError(errno.ENOTDIR)
+
+    def _is_below(self, ino: Ino, ancestor: Ino) -> bool:
+        while True:
+            if ino == ancestor:
+                return True
+            if ino == ROOT_INO:
+                return False
+            inode = self._state.inodes.get(ino)
+            if inode is None or inode.nlink == 0:
+                return False
+            ino = inode.parent
+
+    def _stamp(self, directory: Inode, now_ns: int) -> None:
+        directory.mtime_ns = directory.ctime_ns = now_ns
+        self._state.inodes.mark(directory.ino)
+
+    def _add_name(self, inode: Inode, parent: Ino, name: bytes) -> None:
+        """Add a name to what the inode knows of its names (not the dentry)."""
+        names = self._state.names.get(inode.ino)
+        if names is None:
+            names = Names(inode.ino, {(inode.parent, inode.name)})
+        names.names.add((parent, name))
+        self._state.names.put(inode.ino, names)
+
+    def _remove_name(self, inode: Inode, parent: Ino, name: bytes) -> None:
+        names = self._state.names.get(inode.ino)
+        if names is None:
+            return
+        names.names.discard((parent, name))
+        if names.names and (inode.parent, inode.name) not in names.names:
+            inode.parent, inode.name = min(names.names)
+        if len(names.names) <= 1:
+            self._state.names.remove(inode.ino)
+        else:
+            self._state.names.put(inode.ino, names)
+
+    def _oblige(self, inode: Inode, parent: Ino, name: bytes, lsn: int) -> None:
+        """Say that the object of a name that goes away may have to go too."""
+        key = self.key_of(parent, name)
+        if key is None:
+            return
+        self._bucket.oblige_known(Key(f"{key}/") if inode.is_dir else key, lsn)
