@@ -72,7 +72,9 @@ need_venv() {
         return 0
     fi
     say "Making the Python environment .venv with ckptfs[$extras] (the first time takes some minutes)"
-    "$python" -m venv "$VENV"
+    local version='import sys; print(sys.version)' fresh=()
+    [ "$("$VENV/bin/python" -c "$version" 2>/dev/null)" = "$("$python" -c "$version")" ] || fresh=(--clear)
+    "$python" -m venv "${fresh[@]}" "$VENV"
     # torch first and by its exact version, so that nothing below brings another build of it.
     "$VENV/bin/pip" install --quiet --progress-bar off "$TORCH"
     DS_BUILD_OPS=0 "$VENV/bin/pip" install --quiet --progress-bar off --constraint <(printf '%s\n' "$TORCH") \

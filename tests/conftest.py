@@ -1,4 +1,4 @@
-"""What every test may use: real mounts over a file:// bucket and over a real S3 server; and: nothing is ever skipped."""
+"""What every test may use: real mounts over file:// and over a real S3 server. And: nothing is ever skipped."""
 
 from __future__ import annotations
 
