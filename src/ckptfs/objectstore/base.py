@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from ckptfs.types import ETag, Key
 
 Body = bytes | bytearray | memoryview
-"""Bytes to send. A memoryview (often of an mmap) must stay valid until the call returns; an adapter never copies all of it."""
+"""Bytes to send. A memoryview (often of an mmap) must stay valid until the call returns.
+
+An adapter never copies all of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +78,28 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A multipart upload that was begun and neither completed nor aborted."""
+    """A multipart upload that was begun and neither completed nor aborted.
+
+    Attributes:
+        key: the object that it will be.
+        upload_id: the store's name of it.
+        begun_ns: when it was begun, nanoseconds since the epoch; 0 if not known.
+        token: what a wrapper that retries recognises the finished object by. Keep it with the upload when another life
+            of the process may complete it. Empty in :meth:`ObjectStore.list_uploads`.
+    """
 
     key: Key
     upload_id: str
     begun_ns: int = 0
+    token: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
     """Precondition on the object that a call replaces or deletes.
 
-    At most one may be set. ``absent`` holds when there is no object; ``etag`` holds when exactly this generation is there.
+    At most one may be set. ``absent`` holds when there is no object; ``etag`` holds when exactly this generation is
+    there.
     """
 
     absent: bool = False
@@ -170,9 +183,7 @@ class ObjectStore(Protocol):
     async def put_part(self, upload: Upload, number: int, body: Body) -> Part:
         """Send part ``number`` (from 1), checksum verified by the server. Sending a number again replaces that part."""
 
-    async def complete_upload(
-        self, upload: Upload, parts: Sequence[Part], *, condition: Condition = ANY
-    ) -> ObjectInfo:
+    async def complete_upload(self, upload: Upload, parts: Sequence[Part], *, condition: Condition = ANY) -> ObjectInfo:
         """Make the object visible, whole or not at all, as the concatenation of ``parts`` in order of number.
 
         Raises:
@@ -189,7 +200,9 @@ class ObjectStore(Protocol):
     async def list_page(
         self, prefix: str = "", *, delimiter: str = "", token: str | None = None, limit: int = 1000
     ) -> ListPage:
-        """One page of at most ``limit`` objects and prefixes.
+        """One page of at most ``limit`` (1 to 1000) objects and prefixes.
+
+        ``delimiter`` is a slash or empty. Give all pages of a listing the same arguments but the token.
 
         Over all pages every object that is there during the whole listing is reported exactly once; one that comes or
         goes meanwhile at most once.
@@ -199,13 +212,22 @@ class ObjectStore(Protocol):
         """Remove ``key``. Returns too when it is not there and no etag was asked for.
 
         Raises:
-            PreconditionError: another generation than ``condition.etag`` is there (only with the capability).
+            PreconditionError: another generation than ``condition.etag`` is there (only with the capability). When
+                nothing at all is there, a store may also return.
         """
 
     async def copy(
-        self, source: Key, target: Key, *, etag: ETag, condition: Condition = ANY, metadata: Mapping[str, str] | None = None
+        self,
+        source: Key,
+        target: Key,
+        *,
+        etag: ETag,
+        condition: Condition = ANY,
+        metadata: Mapping[str, str] | None = None,
     ) -> ObjectInfo:
         """Make ``target`` exactly the generation ``etag`` of ``source``, server-side, whole or not at all, of any size.
+
+        The target gets the source's metadata, or with ``metadata`` exactly this.
 
         Raises:
             ObjectNotFoundError: no such source.
