@@ -1,8 +1,8 @@
 """What a framework saved on the mount is, from the bucket alone, what it saved.
 
-Each framework saves on the mount, in processes of its own as a training job would. When `ckptfs wait` says that all of
-it is published, every file must be an object of its name and bytes; then the cache is lost, the bucket is mounted again,
-the files must be the same, and the framework must load them equal and go on.
+Each framework saves on the mount, in processes of its own as a training job would. When `ckptfs wait` says that all
+of it is published, every file must be an object of its name and bytes; then the cache is lost, the bucket is mounted
+again, the files must be the same, and the framework must load them equal and go on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The system calls of DeepSpeed's FastPersist writer: O_DIRECT, pieces out of order by several threads, an appended tail.
+"""The system calls of DeepSpeed's FastPersist writer: O_DIRECT, out of order from several threads, a tail appended.
 
 The file is not truncated when it is opened, the aligned part ends on 512 bytes, and the rest (less than 512) comes
 through a second, buffered handle opened with O_APPEND.
