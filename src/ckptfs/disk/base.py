@@ -34,6 +34,9 @@ class Disk(Protocol):
     async def pread(self, fd: Fd, offset: int, length: int) -> bytes:
         """Up to ``length`` bytes; fewer only at the end of the file."""
 
+    def try_pread(self, fd: Fd, offset: int, length: int) -> bytes | None:
+        """As :meth:`pread`, if the bytes are in memory and nothing has to wait; else ``None``. Plain: never blocks."""
+
     async def pwrite(self, fd: Fd, offset: int, data: bytes | memoryview) -> None:
         """Write all of ``data``, or raise."""
 

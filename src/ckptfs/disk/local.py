@@ -114,6 +114,16 @@ class LocalDisk:
     async def pread(self, fd: Fd, offset: int, length: int) -> bytes:
         return await self._env.run_blocking(pread_all, fd, offset, length, limiter=self._limiter)
 
+    def try_pread(self, fd: Fd, offset: int, length: int) -> bytes | None:
+        buffer = bytearray(length)
+        try:
+            have = os.preadv(fd, [buffer], offset, os.RWF_NOWAIT)
+        except OSError as error:
+            if error.errno in {errno.EAGAIN, errno.EOPNOTSUPP}:
+                return None
+            raise
+        return bytes(memoryview(buffer)[:have]) if have == length else None
+
     async def pwrite(self, fd: Fd, offset: int, data: bytes | memoryview) -> None:
         await self._env.run_blocking(pwrite_all, fd, offset, data, limiter=self._limiter)
 

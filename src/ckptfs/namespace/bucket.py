@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import trio
+
 from ckptfs.errors import NamespaceConflictError
-from ckptfs.namespace.rows import ObjectRow, Obligation
+from ckptfs.namespace.rows import ObjectRow, Obligation, UploadRow
 from ckptfs.types import ContentId, Key, Lsn
 
 if TYPE_CHECKING:
@@ -14,6 +16,10 @@ if TYPE_CHECKING:
     from ckptfs.namespace.rows import TreeMove
     from ckptfs.namespace.state import State
     from ckptfs.objectstore.base import ObjectInfo
+
+
+FRESH_MAX = 50_000
+"""Obligations that wait in memory for the publisher; more of them are read back from the file when these are taken."""
 
 
 def prefix_end(prefix: str) -> str:
@@ -39,10 +45,11 @@ class Bucket:
         """Keys that may differ; what a drain waits for, with :attr:`tree_move_count`."""
         (count,) = state.database.reader.execute("SELECT count(*) FROM tree_move").fetchone()
         self.tree_move_count: int = count
-        self.fresh: dict[Key, None] = dict.fromkeys(
-            Key(key) for (key,) in state.database.reader.execute("SELECT key FROM obligation ORDER BY lsn LIMIT 100000")
-        )
+        self.fresh: dict[Key, None] = {}
         """Obligations that nobody has taken yet, oldest first: the publisher takes from here."""
+        self.overflowed = self.obligation_count > 0
+        """Whether there are obligations that are not in :attr:`fresh` and that the publisher may not know (:meth:`refill`)."""
+        self._news = trio.Event()
 
     # --- obligations
 
@@ -51,8 +58,49 @@ class Bucket:
         obligation = self._state.obligations.get(key)
         if obligation is None:
             self.obligation_count += 1
-        self._state.obligations.put(key, Obligation(key, Lsn(lsn)))
-        self.fresh[key] = None
+        self._state.obligations.put(key, Obligation(key, Lsn(lsn), tried=obligation is not None and obligation.tried))
+        self._state.touch()
+        self.offer(key)
+
+    def offer(self, key: Key) -> None:
+        """Put an obliged key where the publisher takes from."""
+        if len(self.fresh) < FRESH_MAX:
+            self.fresh[key] = None
+        elif key not in self.fresh:
+            self.overflowed = True
+        self._news.set()
+
+    def refill(self, after: tuple[int, str], limit: int) -> tuple[int, str] | None:
+        """Put up to ``limit`` saved obligations behind position ``after`` into :attr:`fresh`; the position of the last one, ``None`` at the end.
+
+        Call ``state.flush`` before: reads what is saved.
+        """
+        rows = self._state.database.reader.execute(
+            "SELECT lsn, key FROM obligation WHERE (lsn, key) > (?, ?) ORDER BY lsn, key LIMIT ?", (*after, limit)
+        ).fetchall()
+        for _, key in rows:
+            if self._state.obligations.get(Key(key)) is not None:
+                self.fresh[Key(key)] = None
+        return (rows[-1][0], rows[-1][1]) if len(rows) == limit else None
+
+    async def news(self) -> None:
+        """Return when a key was offered, an obligation was fulfilled or a directory was renamed since the last call returned."""
+        await self._news.wait()
+        self._news = trio.Event()
+
+    def try_begun(self, key: Key) -> None:
+        """Note that an attempt begins that may change the object of ``key``: until its end is noted nobody knows what is there."""
+        obligation = self._state.obligations.get(key)
+        if obligation is not None and not obligation.tried:
+            obligation.tried = True
+            self._state.obligations.mark(key)
+
+    def try_settled(self, key: Key) -> None:
+        """Note that what the bucket holds under ``key`` is known again."""
+        obligation = self._state.obligations.get(key)
+        if obligation is not None and obligation.tried:
+            obligation.tried = False
+            self._state.obligations.mark(key)
 
     def oblige_known(self, key: Key, lsn: int) -> None:
         """As :meth:`oblige`, for a key that is no longer wanted: nothing to do if the bucket never had it and nobody is putting it."""
@@ -69,12 +117,13 @@ class Bucket:
         if obligation is None:
             return True
         if obligation.lsn > lsn:
-            self.fresh[key] = None
+            self.offer(key)
             return False
         self._state.obligations.remove(key)
         self.obligation_count -= 1
         self.fresh.pop(key, None)
         self._state.touch()
+        self._news.set()
         return True
 
     def fail(self, key: Key, error: str) -> None:
@@ -92,7 +141,34 @@ class Bucket:
         ):
             yield Obligation(Key(key), Lsn(lsn), error)
 
+    def clear_error(self, key: Key) -> None:
+        """Note that the last attempt on ``key`` met nothing."""
+        self.fail(key, "")
+
+    # --- multipart uploads
+
+    def upload_begun(self, upload_id: str, key: Key) -> None:
+        """Note a multipart upload, so that a later start can abort it."""
+        self._state.uploads.put(upload_id, UploadRow(upload_id, key))
+        self._state.touch()
+
+    def upload_ended(self, upload_id: str) -> None:
+        """Note that a multipart upload was completed or aborted."""
+        self._state.uploads.remove(upload_id)
+        self._state.touch()
+
+    def uploads(self) -> list[UploadRow]:
+        """Multipart uploads that were begun and not ended, as saved."""
+        rows = self._state.database.reader.execute("SELECT upload_id, key FROM upload").fetchall()
+        return [UploadRow(upload_id, Key(key)) for upload_id, key in rows]
+
     # --- tree moves
+
+    def begin_tree_move(self, move: TreeMove) -> None:
+        """Say that a directory was renamed, with all that is below it."""
+        self._state.tree_moves.put(move.lsn, move)
+        self.tree_move_count += 1
+        self._news.set()
 
     def next_tree_move(self) -> TreeMove | None:
         """The oldest directory rename that is not expanded into obligations yet."""
@@ -109,7 +185,9 @@ class Bucket:
     def end_tree_move(self, move: TreeMove) -> None:
         """Say that every key that ``move`` concerns is an obligation now."""
         self._state.tree_moves.remove(move.lsn)
+        self.tree_move_count -= 1
         self._state.touch()
+        self._news.set()
 
     def covering_move(self, key: str) -> bool:
         """Whether a directory rename that is not expanded yet concerns ``key`` (or, if it ends in a slash, keys below it)."""
@@ -146,6 +224,17 @@ class Bucket:
         if self._state.objects.get(key) is not None:
             self._state.objects.remove(key)
         self._changed(key)
+
+    def holders(self, content: ContentId) -> list[Key]:
+        """Every key whose object is known to hold ``content``. Looks at all objects: for the rare case that no other way finds one."""
+        saved = self._state.database.reader.execute("SELECT key FROM object WHERE content = ?", (content,)).fetchall()
+        keys = {Key(key) for (key,) in saved} | {key for key, _ in self._state.objects.unsaved()}
+        found = []
+        for key in sorted(keys):
+            row = self._state.objects.get(key)
+            if row is not None and row.content == content:
+                found.append(key)
+        return found
 
     def objects_below(self, prefix: str, after: str, limit: int) -> list[Key]:
         """Up to ``limit`` keys of known objects that begin with ``prefix``, behind ``after``. Call ``state.flush`` before: reads what is saved."""

@@ -8,6 +8,8 @@ from ckptfs.namespace.rows import PLACE_INLINE, Content
 from ckptfs.types import NO_CONTENT, ContentId, ContentState, ETag, Ino, Key
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from ckptfs.namespace.bucket import Bucket
     from ckptfs.namespace.rows import Inode
     from ckptfs.namespace.state import State
@@ -46,6 +48,8 @@ class Contents:
         self._state = state
         self._tree = tree
         self._bucket = bucket
+        self.dropped: Callable[[ContentId], None] = lambda _content: None
+        """Called with each content that is forgotten: the cache counts it no longer."""
 
     def get(self, content: ContentId) -> Content | None:
         """The content, or ``None`` when it was dropped; not to be held over an await."""
@@ -85,6 +89,7 @@ class Contents:
         """Forget a content that no inode and no handle needs; the caller removes its staging file."""
         self._state.contents.remove(content)
         self._state.touch()
+        self.dropped(content)
 
     def from_bucket(self, ino: Ino, key: Key, etag: ETag, size: int) -> Content:
         """A content that an object holds and this node does not (yet)."""
@@ -99,6 +104,22 @@ class Contents:
         """The bytes of an inline content."""
         assert content.place == PLACE_INLINE and content.data is not None
         return content.data
+
+    def unpublished_bytes(self) -> int:
+        """Bytes that exist nowhere but in staging, as saved."""
+        marks = ", ".join("?" * len(UNPUBLISHED))
+        (total,) = self._state.database.reader.execute(
+            f"SELECT sum(size) FROM content WHERE state IN ({marks})",  # noqa: S608 - marks only
+            [state.value for state in UNPUBLISHED],
+        ).fetchone()
+        return total or 0
+
+    def clean(self) -> Iterator[tuple[ContentId, int]]:
+        """Contents, and their sizes, whose bytes are here and in the bucket, as saved: what may be evicted. Oldest first."""
+        for content, size in self._state.database.reader.execute(
+            "SELECT id, size FROM content WHERE state = ? AND place <> 0 ORDER BY id", (_S.PUBLISHED.value,)
+        ):
+            yield ContentId(content), size
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Contents and bytes by state, as saved."""

@@ -168,14 +168,33 @@ class ObjectRow:
 
 @dataclass(slots=True)
 class Obligation:
-    """See table ``obligation``."""
+    """See table ``obligation``. ``tried`` is not saved: an attempt may have changed the object without anyone noting it.
+
+    What is read from the file may be of a life that ended in the middle of an attempt, so it counts as tried.
+    """
 
     key: Key
     lsn: Lsn
     error: str = ""
+    tried: bool = False
 
     def values(self) -> Values:
         return (self.key, self.lsn, self.error)
+
+    @classmethod
+    def decode(cls, key: str, lsn: int, error: str) -> Obligation:
+        return cls(Key(key), Lsn(lsn), error, tried=True)
+
+
+@dataclass(slots=True)
+class UploadRow:
+    """See table ``upload``."""
+
+    upload_id: str
+    key: Key
+
+    def values(self) -> Values:
+        return (self.upload_id, self.key)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from __future__ import annotations
 SCHEMA_VERSION = 1
 
 SCHEMA = """
--- Counters that must survive a restart: next_ino, next_dentry, next_content, lsn; written in each transaction.
+-- Counters that must survive a restart: next_ino, next_dentry, next_content, lsn; written in each transaction. mark: a
+-- random number, fixed at the first start, by which this namespace knows the objects that it put itself.
 CREATE TABLE IF NOT EXISTS meta (
     name TEXT PRIMARY KEY,
     value INTEGER NOT NULL
@@ -19,7 +20,8 @@ CREATE TABLE IF NOT EXISTS meta (
 -- One inode. content is the committed content: what a crash leaves and what is published; while the file is open for
 -- writing the live content may be a newer one. parent and name are its home: the one name of an inode with nlink 1 (every
 -- directory), one of the names of a hard-linked one; parent is 0 when nlink is 0 (open-unlinked; collected at start).
--- listed is 1 when the bucket's objects below this directory are all known (always, for one that was made here).
+-- listed, of a directory: 0 it came from the bucket and its objects there are not all known; 1 they are, or it was made or
+-- changed here; 2 they are, it came from the bucket and nothing was changed here (it goes when the bucket no longer has it).
 CREATE TABLE IF NOT EXISTS inode (
     ino INTEGER PRIMARY KEY,
     mode INTEGER NOT NULL,
@@ -96,6 +98,13 @@ CREATE TABLE IF NOT EXISTS obligation (
     key TEXT PRIMARY KEY,
     lsn INTEGER NOT NULL,
     error TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS obligation_order ON obligation (lsn, key);
+
+-- Multipart uploads that were begun and not yet completed or aborted: a start aborts what the life before left.
+CREATE TABLE IF NOT EXISTS upload (
+    upload_id TEXT PRIMARY KEY,
+    key TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Directory renames whose keys are not yet obligations: the publisher expands them piece by piece.

@@ -20,6 +20,7 @@ from ckptfs.namespace.rows import (
     ObjectRow,
     Obligation,
     TreeMove,
+    UploadRow,
     Xattrs,
 )
 from ckptfs.namespace.tables import Table
@@ -65,7 +66,8 @@ class State:
         self.xattrs: Table[Ino, Xattrs] = Table("xattr", 2, Xattrs.decode)
         self.contents: Table[ContentId, Content] = Table("content", 11, Content.decode, rows_max=10_000)
         self.objects: Table[Key, ObjectRow] = Table("object", 4, ObjectRow)
-        self.obligations: Table[Key, Obligation] = Table("obligation", 3, Obligation)
+        self.obligations: Table[Key, Obligation] = Table("obligation", 3, Obligation.decode)
+        self.uploads: Table[str, UploadRow] = Table("upload", 2, UploadRow)
         self.tree_moves: Table[Lsn, TreeMove] = Table("tree_move", 3, TreeMove)
         self._tables: tuple[Table, ...] = (  # type: ignore[type-arg]
             self.inodes,
@@ -75,6 +77,7 @@ class State:
             self.contents,
             self.objects,
             self.obligations,
+            self.uploads,
             self.tree_moves,
         )
         for table in self._tables:
@@ -84,6 +87,7 @@ class State:
         self.next_dentry = counters.get("next_dentry", 1)
         self.next_content = counters.get("next_content", 1)
         self.lsn = Lsn(counters.get("lsn", 0))
+        self.mark: int = counters.get("mark") or int(env.token(7), 16)
         self.lsn_committed = self.lsn
         self.lsn_durable = self.lsn
         self.broken: CkptfsError | None = None
@@ -188,18 +192,19 @@ class State:
 
     async def flush(self) -> None:
         """Return when every mutation up to now is in the SQLite file, durable or not: SQL then sees it."""
-        wanted = self.lsn
         await trio.lowlevel.checkpoint_if_cancelled()
-        while self.lsn_committed < wanted or self._has_marks():
+        waiting = bool(self._records) or any(table.marked_count for table in self._tables)
+        wanted = self._cut_count + waiting
+        while self._landed_count < wanted:
             self.check()
             self._dirty.set()
             self._hurry.set()
             await self._landed.wait()
 
     _failure_count = 0
-
-    def _has_marks(self) -> bool:
-        return any(table.marked_count or table._in_flight for table in self._tables)  # noqa: SLF001
+    _cut_count = 0
+    _landed_count = 0
+    """The newest batch that was begun, and the newest that landed: a batch that lands holds what a failed one before it had."""
 
     async def run(self) -> None:
         """The commit loop. Ends when :meth:`close_soon` was called and everything is committed, or with the journal broken."""
@@ -241,6 +246,7 @@ class State:
             return False
         for table in self._tables:
             table.landed()
+        self._landed_count = self._cut_count
         for parent, position in fresh:
             self._forget_fresh(parent, position)
         self.lsn_committed = lsn
@@ -264,6 +270,7 @@ class State:
 
     def _cut(self, *, durable: bool) -> Batch:
         batch = Batch(durable=durable)
+        self._cut_count += 1
         for table in self._tables:
             upserts, deletes = table.cut()
             batch.writes.append((table.delete_sql, deletes))
@@ -273,6 +280,7 @@ class State:
             ("next_dentry", self.next_dentry),
             ("next_content", self.next_content),
             ("lsn", self.lsn),
+            ("mark", self.mark),
         ]
         batch.writes.append(("INSERT OR REPLACE INTO meta VALUES (?, ?)", counters))
         return batch

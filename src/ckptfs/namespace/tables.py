@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 K = TypeVar("K", bound="Hashable")
 
+_KEY_NAMES = {
+    "dentry": ("parent", "name"),
+    "content": ("id",),
+    "object": ("key",),
+    "obligation": ("key",),
+    "upload": ("upload_id",),
+    "tree_move": ("lsn",),
+}
+
 
 class Row(Protocol):
     """What every row can do."""
@@ -54,9 +63,7 @@ class Table(Generic[K, R]):
         self._marked: dict[K, None] = {}
         self._in_flight: dict[K, None] = {}
         self._reader: apsw.Connection | None = None
-        key_names = {"dentry": ("parent", "name"), "object": ("key",), "obligation": ("key",), "tree_move": ("lsn",)}.get(
-            name, ("id",) if name == "content" else ("ino",)
-        )
+        key_names = _KEY_NAMES.get(name, ("ino",))
         where = " AND ".join(f"{column} = ?" for column in key_names)
         self._select = f"SELECT * FROM {name} WHERE {where}"  # noqa: S608 - names are ours
         self.upsert_sql = f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * columns)})"

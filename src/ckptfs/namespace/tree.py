@@ -26,6 +26,11 @@ LINK_COUNT_MAX = 65_000
 
 _NOBODY = Ino(0)
 
+LISTED_NOT = 0
+LISTED = 1
+LISTED_BORN_THERE = 2
+"""Values of ``Inode.listed`` of a directory; see the schema."""
+
 
 class Tree:
     """Inodes and names.
@@ -365,19 +370,27 @@ class Tree:
         if old is None or new is None:
             return
         if inode.is_dir:
-            self._state.tree_moves.put(self._state.lsn, TreeMove(self._state.lsn, f"{old}/", f"{new}/"))
-            self._state.record("tree_move", old=old, new=new)
+            lsn = self._state.record("tree_move", old=old, new=new)
+            self._bucket.begin_tree_move(TreeMove(lsn, f"{old}/", f"{new}/"))
         else:
             self._bucket.oblige(old, lsn)
             self._bucket.oblige(new, lsn)
 
     def supersede(self, ino: Ino) -> Inode:
-        """Give all names of a file to a new, empty inode with the same attributes; the old one keeps its content and its handles."""
+        """Give all names of a file to a new inode with the same attributes and the same committed content, which is the new one's from now on.
+
+        The old one has no names any more; who has it open goes on with what it had.
+        """
         old = self.inode(ino)
         names = self.names_of(old)
         assert names, "an inode without names is not superseded"
         new = self._new_inode(old.parent, old.name, old.mode, old.uid, old.gid)
-        new.nlink, new.birth_ns = old.nlink, old.birth_ns
+        new.nlink, new.birth_ns, new.size, new.content = old.nlink, old.birth_ns, old.size, old.content
+        new.atime_ns, new.mtime_ns = old.atime_ns, old.mtime_ns
+        content = self._state.contents.get(old.content)
+        if content is not None:
+            content.ino = new.ino
+            self._state.contents.mark(content.id)
         xattrs = self._state.xattrs.get(ino)
         if xattrs is not None:
             self._state.xattrs.put(new.ino, Xattrs(new.ino, dict(xattrs.attributes)))
@@ -389,6 +402,30 @@ class Tree:
         self._state.inodes.mark(ino)
         self._state.record("supersede", ino=ino, new=new.ino)
         return new
+
+    # --- what the bucket brings
+
+    def adopt(self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, mtime_ns: int) -> Inode:
+        """Make an inode for what the bucket was found to hold under a new name. A directory is not listed yet."""
+        assert self._state.dentries.get((parent, name)) is None, "the name is taken"
+        inode = self._new_inode(parent, name, mode, uid, gid)
+        inode.atime_ns = inode.mtime_ns = inode.ctime_ns = inode.birth_ns = mtime_ns
+        if inode.is_dir:
+            inode.listed = LISTED_NOT
+            directory = self.inode(parent)
+            directory.nlink += 1
+            self._state.inodes.mark(parent)
+        self._state.add_dentry(parent, name, inode.ino)
+        self._state.record("adopt", parent=parent, name=name, ino=inode.ino, mode=mode)
+        return inode
+
+    def forget_name(self, parent: Ino, name: bytes) -> Inode:
+        """Remove a name because the bucket no longer holds it: as unlink or rmdir, but nothing is to be done in the bucket."""
+        dentry = self._must(parent, name)
+        inode = self.inode(dentry.ino)
+        self._drop(dentry, inode)
+        self._state.record("forget_name", parent=parent, name=name)
+        return inode
 
     # --- helpers
 
@@ -428,6 +465,8 @@ class Tree:
 
     def _stamp(self, directory: Inode, now_ns: int) -> None:
         directory.mtime_ns = directory.ctime_ns = now_ns
+        if directory.listed == LISTED_BORN_THERE:
+            directory.listed = LISTED
         self._state.inodes.mark(directory.ino)
 
     def _add_name(self, inode: Inode, parent: Ino, name: bytes) -> None:
