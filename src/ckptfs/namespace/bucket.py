@@ -48,7 +48,7 @@ class Bucket:
         self.fresh: dict[Key, None] = {}
         """Obligations that nobody has taken yet, oldest first: the publisher takes from here."""
         self.overflowed = self.obligation_count > 0
-        """Whether there are obligations that are not in :attr:`fresh` and that the publisher may not know (:meth:`refill`)."""
+        """Whether there are obligations that neither :attr:`fresh` has nor the publisher knows (:meth:`refill`)."""
         self._news = trio.Event()
 
     # --- obligations
@@ -71,9 +71,9 @@ class Bucket:
         self._news.set()
 
     def refill(self, after: tuple[int, str], limit: int) -> tuple[int, str] | None:
-        """Put up to ``limit`` saved obligations behind position ``after`` into :attr:`fresh`; the position of the last one, ``None`` at the end.
+        """Put up to ``limit`` saved obligations behind position ``after`` into :attr:`fresh`.
 
-        Call ``state.flush`` before: reads what is saved.
+        Gives the position of the last one, ``None`` at the end. Call ``state.flush`` before: reads what is saved.
         """
         rows = self._state.database.reader.execute(
             "SELECT lsn, key FROM obligation WHERE (lsn, key) > (?, ?) ORDER BY lsn, key LIMIT ?", (*after, limit)
@@ -84,12 +84,12 @@ class Bucket:
         return (rows[-1][0], rows[-1][1]) if len(rows) == limit else None
 
     async def news(self) -> None:
-        """Return when a key was offered, an obligation was fulfilled or a directory was renamed since the last call returned."""
+        """Return when anything happened to an obligation or a tree move since the last call returned. For one caller."""
         await self._news.wait()
         self._news = trio.Event()
 
     def try_begun(self, key: Key) -> None:
-        """Note that an attempt begins that may change the object of ``key``: until its end is noted nobody knows what is there."""
+        """Note that an attempt begins that may change the object of ``key``: until it is settled, what is there is not known."""
         obligation = self._state.obligations.get(key)
         if obligation is not None and not obligation.tried:
             obligation.tried = True
@@ -226,7 +226,7 @@ class Bucket:
         self._changed(key)
 
     def holders(self, content: ContentId) -> list[Key]:
-        """Every key whose object is known to hold ``content``. Looks at all objects: for the rare case that no other way finds one."""
+        """Every key whose object is known to hold ``content``. Looks at all objects: for when no other way finds one."""
         saved = self._state.database.reader.execute("SELECT key FROM object WHERE content = ?", (content,)).fetchall()
         keys = {Key(key) for (key,) in saved} | {key for key, _ in self._state.objects.unsaved()}
         found = []

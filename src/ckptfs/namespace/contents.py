@@ -115,7 +115,7 @@ class Contents:
         return total or 0
 
     def clean(self) -> Iterator[tuple[ContentId, int]]:
-        """Contents, and their sizes, whose bytes are here and in the bucket, as saved: what may be evicted. Oldest first."""
+        """Contents, and their sizes, whose bytes are here and in the bucket, as saved: what may be evicted; oldest first."""
         for content, size in self._state.database.reader.execute(
             "SELECT id, size FROM content WHERE state = ? AND place <> 0 ORDER BY id", (_S.PUBLISHED.value,)
         ):

@@ -204,7 +204,7 @@ class State:
     _failure_count = 0
     _cut_count = 0
     _landed_count = 0
-    """The newest batch that was begun, and the newest that landed: a batch that lands holds what a failed one before it had."""
+    """The newest batch that was begun, and the newest that landed (it holds what failed ones before it had)."""
 
     async def run(self) -> None:
         """The commit loop. Ends when :meth:`close_soon` was called and everything is committed, or with the journal broken."""
