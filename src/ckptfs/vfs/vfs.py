@@ -121,6 +121,8 @@ class Vfs:
         self._next_handle = 1
         self._lookups: dict[Ino, int] = {}
         self._nursery: trio.Nursery | None = None
+        self._finishing = 0
+        self._finished = trio.Event()
         self.draining = False
         """Set when the mount accepts no new writers."""
 
@@ -135,6 +137,13 @@ class Vfs:
                     await self.files.remove_dropped()
                 except (OSError, CkptfsError) as error:
                     log.error("staging files cannot be removed: %s", error)  # noqa: TRY400 - the trace says nothing more
+
+    async def settle(self) -> None:
+        """Return when every close that came before has been sealed."""
+        await trio.lowlevel.checkpoint()
+        while self._finishing:
+            self._finished = trio.Event()
+            await self._finished.wait()
 
     # --- references
 
@@ -498,11 +507,15 @@ class Vfs:
     async def _finish(self, file: OpenFile) -> None:
         """End one writer: seal and publish if it was the last."""
         with trio.CancelScope(shield=True):
+            self._finishing += 1
             try:
                 inode = self._state.inodes.get(file.ino)
                 if file.writers == 1 and inode is not None and inode.nlink:
                     await self._seal_last(file)
             finally:
+                self._finishing -= 1
+                if not self._finishing:
+                    self._finished.set()
                 await self.files.release(file, writing=True)
                 self.reap(file.ino)
 
