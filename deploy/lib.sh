@@ -75,6 +75,7 @@ need_venv() {
     local version='import sys; print(sys.version)' fresh=()
     [ "$("$VENV/bin/python" -c "$version" 2>/dev/null)" = "$("$python" -c "$version")" ] || fresh=(--clear)
     "$python" -m venv "${fresh[@]}" "$VENV"
+    "$VENV/bin/pip" install --quiet --progress-bar off --upgrade 'pip>=25'
     # torch first and by its exact version, so that nothing below brings another build of it.
     "$VENV/bin/pip" install --quiet --progress-bar off "$TORCH"
     DS_BUILD_OPS=0 "$VENV/bin/pip" install --quiet --progress-bar off --constraint <(printf '%s\n' "$TORCH") \

