@@ -116,7 +116,11 @@ class Mount:
         self.pid: int | None = None
 
     def __enter__(self) -> Self:
-        self.mount()
+        try:
+            self.mount()
+        except BaseException:
+            self.discard()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -170,8 +174,9 @@ class Mount:
     def status(self) -> dict[str, Any]:
         """What ``ckptfs status --json`` says of this mount."""
         report = json.loads(ckptfs("status", self.path, "--json", env=self.env).stdout)
-        entries = report if isinstance(report, list) else report.get("mounts", [report])
-        return next(entry for entry in entries if entry["mountpoint"] == str(self.path))
+        (entry,) = report["mounts"]
+        assert entry["mountpoint"] == str(self.path), f"asked for {self.path}, was told of {entry['mountpoint']}"
+        return dict(entry)
 
     def wait(self, *paths: Path, level: str = "published", timeout_s: float = COMMAND_S) -> None:
         """Return when everything under ``paths`` (the whole mount without any) has reached ``level``.
