@@ -9,12 +9,19 @@ import pytest
 from ckptfs.env import RealEnv
 from ckptfs.objectstore.file import FileObjectStore
 from ckptfs.objectstore.memory import MemoryBucket, MemoryObjectStore
-from ckptfs.testing.conformance import CASES, Case, Subject, case_name, run_case
+from ckptfs.objectstore.retry import RetryingObjectStore
+from ckptfs.objectstore.s3 import S3ObjectStore
+from ckptfs.objectstore.url import open_store, parse_store_url
+from ckptfs.testing.conformance import CASES, Case, Subject, case_name, run_case, unique_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from ckptfs.testing.servers import WeedServer
+
 ENV = RealEnv()
+
+WEED_MANGLES = frozenset()
 
 over_all_cases = pytest.mark.parametrize("case", CASES, ids=case_name)
 
@@ -26,5 +33,28 @@ def test_memory_store(case: Case) -> None:
 
 
 @over_all_cases
+def test_memory_store_with_retries(case: Case) -> None:
+    bucket = MemoryBucket()
+    run_case(case, Subject(open=lambda: RetryingObjectStore(MemoryObjectStore(ENV, bucket), ENV)))
+
+
+@over_all_cases
 def test_file_store(case: Case, tmp_path: Path) -> None:
     run_case(case, Subject(open=lambda: FileObjectStore(str(tmp_path), ENV)))
+
+
+@over_all_cases
+def test_file_store_as_opened_by_url(case: Case, tmp_path: Path) -> None:
+    run_case(case, Subject(open=lambda: open_store(tmp_path.as_uri(), ENV)))
+
+
+@over_all_cases
+def test_s3_store(case: Case, weed: WeedServer) -> None:
+    url = parse_store_url(weed.url("conformance", unique_prefix()))
+    run_case(case, Subject(open=lambda: S3ObjectStore(url, ENV), mangled_keys=WEED_MANGLES))
+
+
+@over_all_cases
+def test_s3_store_as_opened_by_url(case: Case, weed: WeedServer) -> None:
+    url = weed.url("conformance", unique_prefix())
+    run_case(case, Subject(open=lambda: open_store(url, ENV), mangled_keys=WEED_MANGLES))

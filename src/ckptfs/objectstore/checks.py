@@ -41,6 +41,11 @@ def key_utf8(key: Key) -> bytes:
         ) from e
 
 
+def is_text(key: str) -> bool:
+    """Whether ``key`` has a UTF-8 form; a file's name of other bytes has not."""
+    return key.isascii() or not any("\ud800" <= character <= "\udfff" for character in key)
+
+
 def check_key(key: Key, capabilities: Capabilities, *, prefix: str = "") -> None:
     """Refuse a key to write that no store of these capabilities can hold.
 

@@ -22,6 +22,7 @@ from ckptfs.objectstore.checks import (
     check_metadata,
     check_parts,
     check_range,
+    is_text,
     key_utf8,
 )
 from ckptfs.types import ETag, Key
@@ -205,6 +206,8 @@ class MemoryObjectStore:
     ) -> ListPage:
         check_list_arguments(delimiter, limit)
         await self._enter()
+        if not is_text(prefix):
+            return ListPage([])
         first = key_utf8(Key(prefix)) if token is None else bytes.fromhex(token)
         objects: list[ObjectInfo] = []
         prefixes: list[str] = []
