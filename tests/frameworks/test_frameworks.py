@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ckptfs.testing.mounts import Mount
+    from collections.abc import Callable
 
-JOBS = Path(__file__).parent / "jobs"
+    from ckptfs.testing.mounts import Mount
+    from ckptfs.testing.servers import WeedServer
+
+PROGRAMS = Path(__file__).parent / "jobs"
 JOB_S = 240
 
 OFFLINE = {
@@ -32,7 +35,7 @@ OFFLINE = {
     "TORCH_EXTENSIONS_DIR": str(Path(sys.prefix) / "torch_extensions"),
 }
 
-ON_MOUNT = [
+JOBS = [
     ("dcp", "default"),
     ("dcp", "threads"),
     ("dcp", "async"),
@@ -49,10 +52,12 @@ ON_MOUNT = [
     ("megatron_sequence", ""),
 ]
 
+JOBS_ON_S3 = [("dcp", "default"), ("single", "safetensors"), ("hf_trainer", ""), ("orbax_manager", "")]
+
 
 def run_job(name: str, action: str, directory: Path, side: Path, variant: str) -> None:
     result = subprocess.run(
-        [sys.executable, JOBS / f"{name}.py", action, directory, side, variant],
+        [sys.executable, PROGRAMS / f"{name}.py", action, directory, side, variant],
         env={**os.environ, **OFFLINE},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -73,22 +78,47 @@ def digests(directory: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.timeout(2 * JOB_S + 120)
-@pytest.mark.parametrize(("name", "variant"), ON_MOUNT, ids=lambda value: value or "run")
-def test_what_is_saved_is_loaded_equal_from_the_bucket_alone(
-    name: str, variant: str, mount: Mount, bucket: Path, tmp_path: Path
-) -> None:
+def prove(mount: Mount, objects: Callable[[], dict[str, str]], name: str, variant: str, side: Path) -> None:
+    """Save, publish, lose the cache, load. ``objects`` gives what the bucket has under ``run/``, as :func:`digests`."""
     run = mount / "run"
     run.mkdir()
-    side = tmp_path / "side"
     side.mkdir()
 
     run_job(name, "save", run, side, variant)
     saved = digests(run)
     assert saved, "the job saved nothing"
     mount.wait(run)
-    assert digests(bucket / "run") == saved, "the objects in the bucket are not the files of the mount"
+    assert objects() == saved, "the objects in the bucket are not the files of the mount"
 
     mount.wipe_cache_and_remount()
     assert digests(run) == saved, "the files read back from the bucket are not those that were saved"
     run_job(name, "load", run, side, variant)
+
+
+@pytest.mark.timeout(2 * JOB_S + 120)
+@pytest.mark.parametrize(("name", "variant"), JOBS, ids=lambda value: value or "run")
+def test_what_is_saved_is_loaded_equal_from_the_bucket_alone(
+    name: str, variant: str, mount: Mount, bucket: Path, tmp_path: Path
+) -> None:
+    prove(mount, lambda: digests(bucket / "run"), name, variant, tmp_path / "side")
+
+
+@pytest.mark.timeout(2 * JOB_S + 120)
+@pytest.mark.parametrize(("name", "variant"), JOBS_ON_S3, ids=lambda value: value or "run")
+def test_what_is_saved_is_loaded_equal_from_s3_alone(
+    name: str, variant: str, s3_mount: Mount, s3_server: WeedServer, s3_bucket: str, tmp_path: Path
+) -> None:
+    def objects() -> dict[str, str]:
+        client = s3_server.client()
+        pages = client.get_paginator("list_objects_v2").paginate(Bucket=s3_bucket, Prefix="prefix/run/")
+        keys = [entry["Key"] for page in pages for entry in page.get("Contents", ())]
+        bodies = {key: client.get_object(Bucket=s3_bucket, Key=key)["Body"].read() for key in keys}
+        client.close()
+        # A key that ends in a slash stands for a directory and is no file.
+        return {
+            key.removeprefix("prefix/run/"): hashlib.sha256(body).hexdigest()
+            for key, body in bodies.items()
+            if not key.endswith("/")
+        }
+
+    prove(s3_mount, objects, name, variant, tmp_path / "side")
