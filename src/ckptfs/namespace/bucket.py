@@ -40,10 +40,10 @@ class Bucket:
         self._changes: dict[Key, int] = {}
         self._change_count = 0
         self._listing_count = 0
-        (count,) = state.database.reader.execute("SELECT count(*) FROM obligation").fetchone()
+        (count,) = state.database.query("SELECT count(*) FROM obligation")[0]
         self.obligation_count: int = count
         """Keys that may differ; what a drain waits for, with :attr:`tree_move_count`."""
-        (count,) = state.database.reader.execute("SELECT count(*) FROM tree_move").fetchone()
+        (count,) = state.database.query("SELECT count(*) FROM tree_move")[0]
         self.tree_move_count: int = count
         self.fresh: dict[Key, None] = {}
         """Obligations that nobody has taken yet, oldest first: the publisher takes from here."""
@@ -75,21 +75,27 @@ class Bucket:
 
         Gives the position of the last one, ``None`` at the end. Call ``state.flush`` before: reads what is saved.
         """
-        rows = self._state.database.reader.execute(
+        rows = self._state.database.query(
             "SELECT lsn, key FROM obligation WHERE (lsn, key) > (?, ?) ORDER BY lsn, key LIMIT ?", (*after, limit)
-        ).fetchall()
+        )
         for _, key in rows:
             if self._state.obligations.get(Key(key)) is not None:
                 self.fresh[Key(key)] = None
         return (rows[-1][0], rows[-1][1]) if len(rows) == limit else None
 
     async def news(self) -> None:
-        """Return when anything happened to an obligation or a tree move since the last call returned. For one caller."""
+        """Return when anything happened to an obligation or a tree move since the last call returned.
+
+        For one caller.
+        """
         await self._news.wait()
         self._news = trio.Event()
 
     def try_begun(self, key: Key) -> None:
-        """Note that an attempt begins that may change the object of ``key``: until it is settled, what is there is not known."""
+        """Note that an attempt begins that may change the object of ``key``.
+
+        Until it is settled, what is there is not known.
+        """
         obligation = self._state.obligations.get(key)
         if obligation is not None and not obligation.tried:
             obligation.tried = True
@@ -103,7 +109,10 @@ class Bucket:
             self._state.obligations.mark(key)
 
     def oblige_known(self, key: Key, lsn: int) -> None:
-        """As :meth:`oblige`, for a key that is no longer wanted: nothing to do if the bucket never had it and nobody is putting it."""
+        """As :meth:`oblige`, for a key that is no longer wanted.
+
+        Nothing to do if the bucket never had it and nobody is putting it.
+        """
         if self._state.objects.get(key) is not None or self._state.obligations.get(key) is not None:
             self.oblige(key, lsn)
 
@@ -136,7 +145,7 @@ class Bucket:
 
     def failing(self) -> Iterator[Obligation]:
         """Obligations whose last attempt failed, those that are saved (call ``state.flush`` before for all)."""
-        for key, lsn, error in self._state.database.reader.execute(
+        for key, lsn, error in self._state.database.query(
             "SELECT key, lsn, error FROM obligation WHERE error <> '' ORDER BY lsn LIMIT 1000"
         ):
             yield Obligation(Key(key), Lsn(lsn), error)
@@ -159,7 +168,7 @@ class Bucket:
 
     def uploads(self) -> list[UploadRow]:
         """Multipart uploads that were begun and not ended, as saved."""
-        rows = self._state.database.reader.execute("SELECT upload_id, key FROM upload").fetchall()
+        rows = self._state.database.query("SELECT upload_id, key FROM upload")
         return [UploadRow(upload_id, Key(key)) for upload_id, key in rows]
 
     # --- tree moves
@@ -176,7 +185,7 @@ class Bucket:
         for lsn, row in self._state.tree_moves.unsaved():
             if row is not None and (oldest is None or lsn < oldest.lsn):
                 oldest = row
-        for (lsn,) in self._state.database.reader.execute("SELECT lsn FROM tree_move ORDER BY lsn LIMIT 64").fetchall():
+        for (lsn,) in self._state.database.query("SELECT lsn FROM tree_move ORDER BY lsn LIMIT 64"):
             row = self._state.tree_moves.get(Lsn(lsn))
             if row is not None:
                 return row if oldest is None or row.lsn < oldest.lsn else oldest
@@ -203,7 +212,7 @@ class Bucket:
             seen.add(lsn)
             if row is not None:
                 yield row
-        for lsn, *_ in self._state.database.reader.execute("SELECT lsn FROM tree_move").fetchall():
+        for lsn, *_ in self._state.database.query("SELECT lsn FROM tree_move"):
             row = None if lsn in seen else self._state.tree_moves.get(Lsn(lsn))
             if row is not None:
                 yield row
@@ -226,8 +235,11 @@ class Bucket:
         self._changed(key)
 
     def holders(self, content: ContentId) -> list[Key]:
-        """Every key whose object is known to hold ``content``. Looks at all objects: for when no other way finds one."""
-        saved = self._state.database.reader.execute("SELECT key FROM object WHERE content = ?", (content,)).fetchall()
+        """Every key whose object is known to hold ``content``.
+
+        Looks at all objects: for when no other way finds one.
+        """
+        saved = self._state.database.query("SELECT key FROM object WHERE content = ?", (content,))
         keys = {Key(key) for (key,) in saved} | {key for key, _ in self._state.objects.unsaved()}
         found = []
         for key in sorted(keys):
@@ -237,11 +249,14 @@ class Bucket:
         return found
 
     def objects_below(self, prefix: str, after: str, limit: int) -> list[Key]:
-        """Up to ``limit`` keys of known objects that begin with ``prefix``, behind ``after``. Call ``state.flush`` before: reads what is saved."""
-        rows = self._state.database.reader.execute(
+        """Up to ``limit`` keys of known objects that begin with ``prefix``, behind ``after``.
+
+        Call ``state.flush`` before: reads what is saved.
+        """
+        rows = self._state.database.query(
             "SELECT key FROM object WHERE key > ? AND key >= ? AND key < ? ORDER BY key LIMIT ?",
             (after, prefix, prefix_end(prefix), limit),
-        ).fetchall()
+        )
         return [Key(key) for (key,) in rows]
 
     def obliged_below(self, prefix: str) -> bool:
@@ -251,9 +266,9 @@ class Bucket:
         for key, row in self._state.obligations.unsaved():
             if row is not None and key.startswith(prefix):
                 return True
-        for (key,) in self._state.database.reader.execute(
+        for (key,) in self._state.database.query(
             "SELECT key FROM obligation WHERE key >= ? AND key < ? LIMIT 1000", (prefix, prefix_end(prefix))
-        ).fetchall():
+        ):
             if self._state.obligations.get(Key(key)) is not None:
                 return True
         return False

@@ -28,8 +28,8 @@ TRANSITIONS: dict[ContentState, frozenset[ContentState]] = {
     _S.TORN: frozenset({_S.OPEN, _S.SEALED, _S.FAULTY}),
     _S.FAULTY: frozenset(),
 }
-"""Which state may follow which. OPEN after SEALED or DURABLE: the writer that had it sealed at a close wrote on, and nobody had begun to
-publish it. OPEN after PUBLISHED: the bytes of the cache became the base of a new writer."""
+"""Which state may follow which. OPEN after SEALED or DURABLE: the writer that had it sealed at a close wrote on, and
+nobody had begun to publish it. OPEN after PUBLISHED: the bytes of the cache became the base of a new writer."""
 
 UNPUBLISHED = frozenset({_S.SEALED, _S.DURABLE, _S.REPLICATED, _S.PUBLISHING})
 """States whose bytes exist nowhere but in staging."""
@@ -102,26 +102,30 @@ class Contents:
 
     def data(self, content: Content) -> bytes:
         """The bytes of an inline content."""
-        assert content.place == PLACE_INLINE and content.data is not None
+        assert content.place == PLACE_INLINE, f"content {content.id} is not in the journal"
+        assert content.data is not None, f"content {content.id} has no bytes in the journal"
         return content.data
 
     def unpublished_bytes(self) -> int:
         """Bytes that exist nowhere but in staging, as saved."""
         marks = ", ".join("?" * len(UNPUBLISHED))
-        (total,) = self._state.database.reader.execute(
+        (total,) = self._state.database.query(
             f"SELECT sum(size) FROM content WHERE state IN ({marks})",  # noqa: S608 - marks only
-            [state.value for state in UNPUBLISHED],
-        ).fetchone()
+            tuple(state.value for state in UNPUBLISHED),
+        )[0]
         return total or 0
 
     def clean(self) -> Iterator[tuple[ContentId, int]]:
-        """Contents, and their sizes, whose bytes are here and in the bucket, as saved: what may be evicted; oldest first."""
-        for content, size in self._state.database.reader.execute(
+        """Contents, and their sizes, whose bytes are here and in the bucket, as saved.
+
+        What may be evicted; oldest first.
+        """
+        for content, size in self._state.database.query(
             "SELECT id, size FROM content WHERE state = ? AND place <> 0 ORDER BY id", (_S.PUBLISHED.value,)
         ):
             yield ContentId(content), size
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Contents and bytes by state, as saved."""
-        rows = self._state.database.reader.execute("SELECT state, count(*), sum(size) FROM content GROUP BY state").fetchall()
+        rows = self._state.database.query("SELECT state, count(*), sum(size) FROM content GROUP BY state")
         return {state: (count, size or 0) for state, count, size in rows}

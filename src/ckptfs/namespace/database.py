@@ -1,7 +1,8 @@
 """The SQLite file: one connection that reads on the event loop's thread, one that writes on a worker thread.
 
-Reads are plain calls: they touch pages that SQLite or the kernel holds in memory, and in WAL mode no writer ever makes them wait.
-Whatever may wait for the disk (a commit, its sync, a checkpoint) is in :meth:`Database.commit`, which runs on a thread.
+Reads are plain calls: they touch pages that SQLite or the kernel holds in memory, and in WAL mode no writer ever
+makes them wait. Whatever may wait for the disk (a commit, its sync, a checkpoint) is in :meth:`Database.commit`,
+which runs on a thread.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class Database:
         self._durable = True
         self._wal_pages = 0
         self._writer.set_wal_hook(self._count_wal_pages)
-        (version,) = self._writer.execute("PRAGMA user_version").fetchone()
+        ((version,),) = self._writer.execute("PRAGMA user_version").fetchall()
         if version not in (0, SCHEMA_VERSION):
             raise UsageError(
                 f"{path}: the journal has format {version}, this version of ckptfs reads {SCHEMA_VERSION}",
@@ -69,6 +70,10 @@ class Database:
         self.reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         self.reader.set_busy_timeout(1_000)
         self.reader.execute(f"PRAGMA cache_size=-{READ_CACHE_KIB}").fetchall()
+
+    def query(self, sql: str, arguments: Values = ()) -> list[Values]:
+        """Rows of what is committed. Plain: bound what you ask for."""
+        return self.reader.execute(sql, arguments).fetchall()
 
     def commit(self, batch: Batch) -> None:
         """Write ``batch`` in one transaction. Blocks on the disk: run it on a thread, one call at a time."""
