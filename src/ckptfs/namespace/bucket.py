@@ -150,10 +150,6 @@ class Bucket:
         ):
             yield Obligation(Key(key), Lsn(lsn), error)
 
-    def clear_error(self, key: Key) -> None:
-        """Note that the last attempt on ``key`` met nothing."""
-        self.fail(key, "")
-
     # --- multipart uploads
 
     def upload_begun(self, upload_id: str, key: Key) -> None:
@@ -199,7 +195,7 @@ class Bucket:
         self._news.set()
 
     def covering_move(self, key: str) -> bool:
-        """Whether a directory rename that is not expanded yet concerns ``key`` (or, if it ends in a slash, keys below it)."""
+        """Whether a directory rename not yet expanded concerns ``key`` (keys below it, if it ends in a slash)."""
         for move in self._tree_moves():
             for prefix in (move.old_prefix, move.new_prefix):
                 if key.startswith(prefix) or (key.endswith("/") and prefix.startswith(key)):

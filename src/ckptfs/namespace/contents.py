@@ -8,7 +8,7 @@ from ckptfs.namespace.rows import PLACE_INLINE, Content
 from ckptfs.types import NO_CONTENT, ContentId, ContentState, ETag, Ino, Key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from ckptfs.namespace.bucket import Bucket
     from ckptfs.namespace.rows import Inode
@@ -48,7 +48,7 @@ class Contents:
         self._state = state
         self._tree = tree
         self._bucket = bucket
-        self.dropped: Callable[[ContentId], None] = lambda _content: None
+        self.on_drop: list[Callable[[Content], None]] = []
         """Called with each content that is forgotten: the cache counts it no longer."""
 
     def get(self, content: ContentId) -> Content | None:
@@ -87,9 +87,12 @@ class Contents:
 
     def drop(self, content: ContentId) -> None:
         """Forget a content that no inode and no handle needs; the caller removes its staging file."""
+        row = self._state.contents.get(content)
         self._state.contents.remove(content)
         self._state.touch()
-        self.dropped(content)
+        if row is not None:
+            for listener in self.on_drop:
+                listener(row)
 
     def from_bucket(self, ino: Ino, key: Key, etag: ETag, size: int) -> Content:
         """A content that an object holds and this node does not (yet)."""
@@ -115,15 +118,13 @@ class Contents:
         )[0]
         return total or 0
 
-    def clean(self) -> Iterator[tuple[ContentId, int]]:
-        """Contents, and their sizes, whose bytes are here and in the bucket, as saved.
-
-        What may be evicted; oldest first.
-        """
-        for content, size in self._state.database.query(
-            "SELECT id, size FROM content WHERE state = ? AND place <> 0 ORDER BY id", (_S.PUBLISHED.value,)
-        ):
-            yield ContentId(content), size
+    def clean(self, after: ContentId, limit: int) -> list[tuple[ContentId, int]]:
+        """Up to ``limit`` contents behind ``after``, and their sizes, whose bytes are here and in the bucket."""
+        rows = self._state.database.query(
+            "SELECT id, size FROM content WHERE state = ? AND id > ? AND place <> 0 ORDER BY id LIMIT ?",
+            (_S.PUBLISHED.value, after, limit),
+        )
+        return [(ContentId(content), size) for content, size in rows]
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Contents and bytes by state, as saved."""
