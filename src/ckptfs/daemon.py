@@ -1,4 +1,7 @@
-"""One mount: the parts put together from settings, run until the mount is gone, and taken apart without losing anything."""
+"""One mount.
+
+The parts put together from settings, run until the mount is gone, and taken apart without losing anything.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ class Mount:
         recovered: what recovery found.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts it joins
+    def __init__(
         self,
         settings: Settings,
         env: Env,
@@ -129,7 +132,9 @@ class Mount:
     async def _serve(self, work: trio.Nursery, ready: Callable[[], None]) -> None:
         async with trio.open_nursery() as outside:
             await outside.start(stop_on_signals, self)
-            await outside.start(ControlServer(self, socket_path(self._settings.mountpoint), self._env, self.metrics).run)
+            await outside.start(
+                ControlServer(self, socket_path(self._settings.mountpoint), self._env, self.metrics).run
+            )
             await self._env.run_blocking(self.session.mount)
             work.start_soon(self.vfs.run)
             work.start_soon(self.evictor.run)
@@ -175,8 +180,8 @@ class Mount:
     async def stop(self) -> None:
         """See :class:`ckptfs.admin.Service`.
 
-        The unmount is a process of its own, since the kernel first writes dirty pages back through this very loop. A mount in
-        use is taken out of the tree; what its users wrote until now is kept.
+        The unmount is a process of its own, since the kernel first writes dirty pages back through this very loop. A
+        mount in use is taken out of the tree; what its users wrote until now is kept.
         """
         if self._ended.is_set():
             return
@@ -225,7 +230,8 @@ class Mount:
             "read_only": self._settings.read_only,
             "draining": self.vfs.draining,
             "states": {
-                name: {"count": count, "bytes": size} for name, (count, size) in self.namespace.contents.counts().items()
+                name: {"count": count, "bytes": size}
+                for name, (count, size) in self.namespace.contents.counts().items()
             },
             "pending": pending,
             "watermarks": {"committed": state.lsn_committed, "synced": state.lsn_durable},
@@ -242,7 +248,9 @@ class Mount:
 
     def _errors(self) -> list[dict[str, str]]:
         errors = [{"path": key, "message": message} for key, message in self.publisher.errors()]
-        errors.extend({"path": path, "message": "faulty: its bytes were lost or damaged"} for path in self._recovered.faulty)
+        errors.extend(
+            {"path": path, "message": "faulty: its bytes were lost or damaged"} for path in self._recovered.faulty
+        )
         if self.namespace.state.broken is not None:
             errors.append({"path": "", "message": str(self.namespace.state.broken)})
         return errors

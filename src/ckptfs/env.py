@@ -36,9 +36,7 @@ class Env(Protocol):
     def token(self, byte_count: int = 8) -> str:
         """A hexadecimal string nobody else has: ``2 * byte_count`` characters."""
 
-    async def run_blocking(
-        self, fn: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None
-    ) -> T:
+    async def run_blocking(self, fn: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None) -> T:
         """Run ``fn`` on a thread and return what it returns. Not cancelled half-way: it always ends first."""
 
     async def sleep(self, seconds: float) -> None:
@@ -60,9 +58,7 @@ class RealEnv:
     def token(self, byte_count: int = 8) -> str:
         return os.urandom(byte_count).hex()
 
-    async def run_blocking(
-        self, fn: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None
-    ) -> T:
+    async def run_blocking(self, fn: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None) -> T:
         return await trio.to_thread.run_sync(fn, *args, limiter=limiter)
 
     async def sleep(self, seconds: float) -> None:

@@ -2,25 +2,26 @@
 
 Truth table. A content's row says ``state`` and ``place``; the inode that it names may be committed to it or not.
 
-===  ==========================  ===========  ===============  =====================================================================
+===  ==========================  ===========  ===============  ========================================
 row  state                       committed    bytes here       what is done
-===  ==========================  ===========  ===============  =====================================================================
+===  ==========================  ===========  ===============  ========================================
 R1   any                         inode gone   –                dropped
-R2   OPEN                        yes          yes              TORN: nobody closed it, what was synced is there, never published as it is
-R3   OPEN                        no, to none  some             TORN, and the inode is committed to it: the bytes stay in the mount
+R2   OPEN                        yes          yes              TORN: nobody closed it; not published
+R3   OPEN                        no, to none  some             TORN, and committed: the bytes stay here
 R4   OPEN                        no, to none  none             dropped; the file is empty
-R5   OPEN                        no, to other –                dropped: the older content is what the crash leaves
-R6   SEALED … PUBLISHING         yes          whole            DURABLE if it was PUBLISHING, else as it is; its keys are obliged again
+R5   OPEN                        no, to other –                dropped: the older content stays
+R6   SEALED … PUBLISHING         yes          whole            DURABLE if PUBLISHING; obliged again
 R7   SEALED … PUBLISHING         yes          missing, short   FAULTY
 R8   SEALED … PUBLISHING         no           –                dropped: a newer one was committed
 R9   PUBLISHED                   yes          whole            clean cache, kept
 R10  PUBLISHED                   yes          missing, short   RECLAIMED: the bucket has it
 R11  RECLAIMED, TORN, FAULTY     yes          –                kept
 R12  PUBLISHED … FAULTY          no           –                dropped
-===  ==========================  ===========  ===============  =====================================================================
+===  ==========================  ===========  ===============  ========================================
 
-Staging files: one whose content has no row is removed when its number was given out in a committed transaction (the row was dropped since), and
-otherwise moved to ``lost/`` (nothing was ever promised about it). Inodes without names are removed.
+Staging files: one whose content has no row is removed when its number was given out in a committed transaction (the
+row was dropped since), and otherwise moved to ``lost/`` (nothing was ever promised about it). Inodes without names
+are removed.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Report:
 def recover(namespace: Namespace, staging: Staging, lost: Path) -> Report:
     """Bring what the last life left to a state that can be mounted. Blocks; before anything else runs on the namespace.
 
-    Idempotent: all changes of the namespace are committed later in whole operations, and doing this again from any prefix of them ends the same.
+    Idempotent: all changes of the namespace are committed later in whole operations, and doing this again from any
+    prefix of them ends the same.
 
     Args:
         namespace: just opened.
@@ -72,13 +74,12 @@ def recover(namespace: Namespace, staging: Staging, lost: Path) -> Report:
     report = Report()
     committed_contents = namespace.state.next_content
     state = namespace.state
-    reader = state.database.reader
-    for (ino,) in reader.execute("SELECT ino FROM inode WHERE nlink = 0").fetchall():
+    for (ino,) in state.database.query("SELECT ino FROM inode WHERE nlink = 0"):
         content = namespace.tree.inode(Ino(ino)).content
         namespace.tree.reap(Ino(ino))
         report.orphans += 1
         _drop(namespace, content)
-    for (number,) in reader.execute("SELECT id FROM content WHERE state <> 'reclaimed'").fetchall():
+    for (number,) in state.database.query("SELECT id FROM content WHERE state <> 'reclaimed'"):
         content_row = namespace.contents.get(ContentId(number))
         if content_row is not None:
             _settle(namespace, staging, content_row, report)
@@ -156,9 +157,7 @@ def _mark_torn(namespace: Namespace, content: Content, inode: Inode, report: Rep
     report.torn.extend(_paths(namespace, inode))
 
 
-def _settle_unpublished(
-    namespace: Namespace, staging: Staging, content: Content, inode: Inode, report: Report
-) -> None:
+def _settle_unpublished(namespace: Namespace, staging: Staging, content: Content, inode: Inode, report: Report) -> None:
     have = _bytes_here(staging, content)
     if have is None or have < content.size:  # R7
         content.error = "bytes are missing in staging after a restart"

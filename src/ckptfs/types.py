@@ -9,7 +9,10 @@ Ino = NewType("Ino", int)
 """Inode number. Never reused in the life of a cache directory. The root is :data:`ROOT_INO`."""
 
 ContentId = NewType("ContentId", int)
-"""Number of one immutable generation of a file's bytes. Never reused. 0 is the empty content that every file begins with."""
+"""Number of one immutable generation of a file's bytes.
+
+Never reused. 0 is the empty content that every file begins with.
+"""
 
 Lsn = NewType("Lsn", int)
 """Position in the journal: one total order over every mutation of the namespace."""

@@ -62,7 +62,7 @@ class Disk(Protocol):
         """Rename within the filesystem."""
 
     async def copy_range(self, source: Fd, target: Fd, size: int) -> None:
-        """Copy the first ``size`` bytes in the kernel, sharing extents where the filesystem can, keeping holes as far as it tells them."""
+        """Copy the first ``size`` bytes in the kernel, sharing extents and keeping holes where the filesystem can."""
 
     async def seek(self, fd: Fd, offset: int, whence: int) -> int:
         """``lseek`` with ``SEEK_DATA`` or ``SEEK_HOLE``."""
@@ -74,4 +74,7 @@ class Disk(Protocol):
         """Space of the filesystem of ``path``."""
 
     def view(self, fd: Fd, offset: int, length: int) -> AbstractContextManager[memoryview]:
-        """Read-only bytes of the file without a copy. ``offset`` is a multiple of 64 KiB. Touching it may wait: only on threads."""
+        """Read-only bytes of the file without a copy.
+
+        ``offset`` is a multiple of 64 KiB. Touching it may wait: only on threads.
+        """

@@ -88,9 +88,7 @@ def _fallocate(fd: Fd, mode: int, offset: int, length: int) -> None:
 
 def _space(path: Path) -> DiskSpace:
     found = os.statvfs(path)
-    return DiskSpace(
-        found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail
-    )
+    return DiskSpace(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files, found.f_favail)
 
 
 class LocalDisk:

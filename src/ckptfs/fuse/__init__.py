@@ -1,1 +1,4 @@
-"""The kernel side: FUSE requests to :mod:`ckptfs.vfs` and answers back. ``pyfuse3`` is imported here and nowhere else."""
+"""The kernel side.
+
+FUSE requests to :mod:`ckptfs.vfs` and answers back. ``pyfuse3`` is imported here and nowhere else.
+"""

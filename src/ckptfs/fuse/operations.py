@@ -14,9 +14,10 @@ import pyfuse3
 
 from ckptfs.errors import CkptfsError, PosixError
 from ckptfs.types import Ino
+from ckptfs.vfs import Changes
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
 
     from ckptfs.vfs import Attributes, Vfs
 
@@ -27,7 +28,7 @@ T = TypeVar("T")
 
 
 def _errno_of(error: BaseException, failures: dict[str, int], call: str) -> int:
-    """The errno to answer ``error`` with; whatever is not POSIX's answer is counted, and logged if nobody knew it could happen."""
+    """The errno to answer ``error`` with; what is not POSIX's answer is logged and counted."""
     if isinstance(error, PosixError):
         return error.errno
     failures[call] = failures.get(call, 0) + 1
@@ -41,7 +42,7 @@ def _errno_of(error: BaseException, failures: dict[str, int], call: str) -> int:
     return errno.EIO
 
 
-def _answering(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def _answering(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Turn exceptions of a handler into the answer of its call."""
     name = method.__name__
 
@@ -51,7 +52,7 @@ def _answering(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
             return await method(*args, **kwargs)
         except pyfuse3.FUSEError:
             raise
-        except Exception as error:  # noqa: BLE001 - becomes the caller's errno; nothing is swallowed
+        except Exception as error:
             operations: Any = args[0]
             raise pyfuse3.FUSEError(_errno_of(error, operations.failures, name)) from error
 
@@ -132,19 +133,16 @@ class Operations(pyfuse3.Operations):
         fh: int | None,
         ctx: pyfuse3.RequestContext,
     ) -> pyfuse3.EntryAttributes:
-        return self._entry(
-            await self._vfs.setattr(
-                Ino(inode),
-                mode=attr.st_mode if fields.update_mode else None,
-                uid=attr.st_uid if fields.update_uid else None,
-                gid=attr.st_gid if fields.update_gid else None,
-                size=attr.st_size if fields.update_size else None,
-                atime_ns=attr.st_atime_ns if fields.update_atime else None,
-                mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
-                ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
-                handle=fh,
-            )
+        changes = Changes(
+            mode=attr.st_mode if fields.update_mode else None,
+            uid=attr.st_uid if fields.update_uid else None,
+            gid=attr.st_gid if fields.update_gid else None,
+            size=attr.st_size if fields.update_size else None,
+            atime_ns=attr.st_atime_ns if fields.update_atime else None,
+            mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
+            ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
         )
+        return self._entry(await self._vfs.setattr(Ino(inode), changes, handle=fh))
 
     @_answering
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
@@ -177,7 +175,7 @@ class Operations(pyfuse3.Operations):
         return self._remembered(await self._vfs.symlink(Ino(parent_inode), name, target, ctx.uid, ctx.gid))
 
     @_answering
-    async def rename(  # noqa: PLR0913 - pyfuse3's signature
+    async def rename(
         self,
         parent_inode_old: int,
         name_old: bytes,

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 REQUEST_TASKS_MIN = 8
 REQUEST_TASKS_MAX = 128
-"""Requests in work at once. More than the kernel has background requests, so that page faults of many threads never use them all up."""
+"""Requests in work at once.
+
+More than the kernel has background requests, so that page faults of many threads never use them all up.
+"""
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The namespace: inodes, names, contents, what the bucket holds, and the journal of every mutation, durable in one SQLite file.
+"""The namespace: inodes, names, contents, what the bucket holds, and the journal, durable in one SQLite file.
 
 The tree is a tree and link counts are true at every instant; every mutation and its journal record are one
 transaction; nothing is promised durable before its record is (:meth:`State.sync`). May import the foundation only,

@@ -1,8 +1,9 @@
 """File names as object keys and back: a bijection between names of any bytes and text that every store takes.
 
-A name that is valid UTF-8 is its own text. A byte that is not part of valid UTF-8 becomes one character of the last 256 of Unicode's private
-planes (U+10FF00 + byte); a name that holds such a character itself has that character's bytes written the same way, so that no
-two names share a text. Text that no name has (wrong use of these characters, empty, ``.``, ``..``, too long) has no file.
+A name that is valid UTF-8 is its own text. A byte that is not part of valid UTF-8 becomes one character of the last
+256 of Unicode's private planes (U+10FF00 + byte); a name that holds such a character itself has that character's
+bytes written the same way, so that no two names share a text. Text that no name has (wrong use of these characters,
+empty, ``.``, ``..``, too long) has no file.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ def name_to_text(name: bytes) -> str:
     if text.isascii():
         return text
     return "".join(
-        _escape(char.encode("utf-8", "surrogateescape")) if 0xDC80 <= ord(char) <= 0xDCFF or ord(char) >= _ESCAPE else char
+        _escape(char.encode("utf-8", "surrogateescape"))
+        if 0xDC80 <= ord(char) <= 0xDCFF or ord(char) >= _ESCAPE
+        else char
         for char in text
     )
 
@@ -34,7 +37,8 @@ def text_to_name(text: str) -> bytes | None:
         name = text.encode()
     else:
         name = b"".join(
-            bytes([ord(char) - _ESCAPE]) if ord(char) >= _ESCAPE else char.encode("utf-8", "surrogatepass") for char in text
+            bytes([ord(char) - _ESCAPE]) if ord(char) >= _ESCAPE else char.encode("utf-8", "surrogatepass")
+            for char in text
         )
         if name_to_text(name) != text:
             return None

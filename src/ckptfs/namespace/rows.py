@@ -170,7 +170,8 @@ class ObjectRow:
 class Obligation:
     """See table ``obligation``.
 
-    ``tried`` is not saved: an attempt may have changed the object without anyone noting it. What is read from the file may be of a life that ended in the middle of an attempt, so it counts as tried.
+    ``tried`` is not saved: an attempt may have changed the object without anyone noting it. What is read from the
+    file may be of a life that ended in the middle of an attempt, so it counts as tried.
     """
 
     key: Key

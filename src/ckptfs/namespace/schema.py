@@ -1,8 +1,8 @@
 """The namespace's tables. The comments here are the canonical description of what is kept and why.
 
 Every table is a map from a key to one row, because the live state is held in memory and written behind it
-(:mod:`ckptfs.namespace.tables`): what would be a list elsewhere (the names of a hard-linked inode, the xattrs of an inode)
-is one row here.
+(:mod:`ckptfs.namespace.tables`): what would be a list elsewhere (the names of a hard-linked inode, the xattrs of an
+inode) is one row here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ CREATE TABLE IF NOT EXISTS meta (
 ) STRICT, WITHOUT ROWID;
 
 -- One inode. content is the committed content: what a crash leaves and what is published; while the file is open for
--- writing the live content may be a newer one. parent and name are its home: the one name of an inode with nlink 1 (every
--- directory), one of the names of a hard-linked one; parent is 0 when nlink is 0 (open-unlinked; collected at start).
--- listed, of a directory: 0 it came from the bucket and its objects there are not all known; 1 they are, or it was made or
--- changed here; 2 they are, it came from the bucket and nothing was changed here (it goes when the bucket no longer has it).
+-- writing the live content may be a newer one. parent and name are its home: the one name of an inode with nlink 1
+-- (every directory), one of the names of a hard-linked one; parent is 0 when nlink is 0 (open-unlinked; collected at
+-- start). listed, of a directory: 0 it came from the bucket and its objects there are not all known; 1 they are, or
+-- it was made or changed here; 2 they are, it came from the bucket and nothing was changed here (it goes when the
+-- bucket no longer has it).
 CREATE TABLE IF NOT EXISTS inode (
     ino INTEGER PRIMARY KEY,
     mode INTEGER NOT NULL,
@@ -65,10 +66,10 @@ CREATE TABLE IF NOT EXISTS xattr (
     attributes TEXT NOT NULL
 ) STRICT;
 
--- One content. place says where its bytes are on this node: 0 nowhere (only in the bucket), 1 in the staging file of this
--- id, 2 in data here (small ones: one transaction makes bytes and name durable together). key and etag name the object
--- that holds it in the bucket, empty when none does. digests: XXH3-128 of each block_bytes block, 16 bytes each, fixed at
--- the seal; empty while OPEN and for objects that other tools made.
+-- One content. place says where its bytes are on this node: 0 nowhere (only in the bucket), 1 in the staging file of
+-- this id, 2 in data here (small ones: one transaction makes bytes and name durable together). key and etag name the
+-- object that holds it in the bucket, empty when none does. digests: XXH3-128 of each block_bytes block, 16 bytes
+-- each, fixed at the seal; empty while OPEN and for objects that other tools made.
 CREATE TABLE IF NOT EXISTS content (
     id INTEGER PRIMARY KEY,
     ino INTEGER NOT NULL,

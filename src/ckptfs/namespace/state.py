@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 class State:
     """Tables in memory, counters, and the one writer of the SQLite file.
 
-    Mutators change rows, call :meth:`record`, and return: plain functions, so no other task sees them half done. A task that promised durability awaits
-    :meth:`sync`.
+    Mutators change rows, call :meth:`record`, and return: plain functions, so no other task sees them half done. A
+    task that promised durability awaits :meth:`sync`.
 
     Args:
         env: clock and threads.
@@ -82,7 +82,7 @@ class State:
         )
         for table in self._tables:
             table.attach(self.database.reader)
-        counters = dict(self.database.reader.execute("SELECT name, value FROM meta").fetchall())
+        counters: dict[str, int] = dict(self.database.query("SELECT name, value FROM meta"))
         self.next_ino = counters.get("next_ino", 2)
         self.next_dentry = counters.get("next_dentry", 1)
         self.next_content = counters.get("next_content", 1)
@@ -207,7 +207,10 @@ class State:
     """The newest batch that was begun, and the newest that landed (it holds what failed ones before it had)."""
 
     async def run(self) -> None:
-        """The commit loop. Ends when :meth:`close_soon` was called and everything is committed, or with the journal broken."""
+        """The commit loop.
+
+        Ends when :meth:`close_soon` was called and everything is committed, or with the journal broken.
+        """
         limiter = trio.CapacityLimiter(1)
         while True:
             await self._dirty.wait()

@@ -1,9 +1,9 @@
 """Tables whose live state is in memory and is written behind it, one transaction for many operations.
 
-A mutation is a plain function: it changes rows in memory, marks them, and returns. The commit loop takes all marks at once
-(a *batch*: the final values of every marked row), writes them in one transaction on a thread, and only then may a
-row leave memory. So a read never waits for a write, operations that come together share one commit, and what is on disk is always
-the state between two whole operations.
+A mutation is a plain function: it changes rows in memory, marks them, and returns. The commit loop takes all marks at
+once (a *batch*: the final values of every marked row), writes them in one transaction on a thread, and only then may a
+row leave memory. So a read never waits for a write, operations that come together share one commit, and what is on
+disk is always the state between two whole operations.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ R = TypeVar("R", bound=Row)
 class Table(Generic[K, R]):
     """One table: a map from key to row.
 
-    A row that :meth:`get` gave may be changed in place if :meth:`mark` is called before the next await; it must not be held over an
-    await, since a row without marks may leave memory and come back as another value.
+    A row that :meth:`get` gave may be changed in place if :meth:`mark` is called before the next await; it must not
+    be held over an await, since a row without marks may leave memory and come back as another value.
 
     Args:
         name: of the table in the schema.
@@ -66,7 +66,7 @@ class Table(Generic[K, R]):
         key_names = _KEY_NAMES.get(name, ("ino",))
         where = " AND ".join(f"{column} = ?" for column in key_names)
         self._select = f"SELECT * FROM {name} WHERE {where}"  # noqa: S608 - names are ours
-        self.upsert_sql = f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * columns)})"
+        self.upsert_sql = f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * columns)})"  # noqa: S608 - ours
         self.delete_sql = f"DELETE FROM {name} WHERE {where}"  # noqa: S608 - names are ours
 
     def attach(self, reader: apsw.Connection) -> None:

@@ -1,5 +1,6 @@
-"""The tree: what each POSIX call does to inodes and names. Plain functions; no call waits, so none is ever seen half done.
+"""The tree: what each POSIX call does to inodes and names.
 
+Plain functions: no call waits, so none is ever seen half done.
 Permissions are the kernel's business (``default_permissions``); what is checked here is the shape of the tree.
 """
 
@@ -73,18 +74,19 @@ class Tree:
         return dentry
 
     def readdir(self, parent: Ino, after: int, limit: int) -> list[tuple[int, bytes, Inode]]:
-        """Up to ``limit`` entries behind position ``after``, in order of position, and their inodes (not to be changed).
+        """Up to ``limit`` entries behind position ``after``, in order of position.
 
-        An empty answer means that there are no more; a shorter one than ``limit`` does not.
+        Their inodes are not to be changed. An empty answer means that there are no more; a shorter one than ``limit``
+        does not.
         """
         state = self._state
         found: list[tuple[int, bytes, Inode]] = []
         while not found:
-            rows = state.database.reader.execute(
+            rows = state.database.query(
                 "SELECT d.id, d.name, i.* FROM dentry d JOIN inode i ON i.ino = d.ino"
                 " WHERE d.parent = ? AND d.id > ? ORDER BY d.id LIMIT ?",
                 (parent, after, limit),
-            ).fetchall()
+            )
             for position, name, *columns in rows:
                 known, dentry = state.dentries.peek((parent, name))
                 if known and (dentry is None or dentry.id != position):
@@ -108,7 +110,8 @@ class Tree:
         entries = []
         for position in sorted(position for position in fresh if position > after)[:limit]:
             dentry = self._state.dentries.get((parent, fresh[position]))
-            assert dentry is not None and dentry.id == position
+            assert dentry is not None, "a fresh name is in memory"
+            assert dentry.id == position, "a fresh name keeps its position"
             entries.append((position, fresh[position], self.inode(dentry.ino)))
         return entries
 
@@ -124,7 +127,10 @@ class Tree:
         return [(inode.parent, inode.name)] if names is None else sorted(names.names)
 
     def prefix_of(self, directory: Ino) -> str | None:
-        """What the keys in a directory begin with (empty for the root, else ending in a slash); ``None`` when it is removed."""
+        """What the keys in a directory begin with (empty for the root, else ending in a slash).
+
+        ``None`` when it is removed.
+        """
         parts: list[str] = []
         ino = directory
         while ino != ROOT_INO:
@@ -142,7 +148,7 @@ class Tree:
 
     # --- making
 
-    def create(  # noqa: PLR0913 - the fields of a new inode
+    def create(
         self,
         parent: Ino,
         name: bytes,
@@ -154,7 +160,10 @@ class Tree:
         target: bytes | None = None,
         xattrs: dict[bytes, bytes] | None = None,
     ) -> Inode:
-        """Make an inode of the type in ``mode`` under a new name. A setgid directory gives its group (and, to directories, the bit)."""
+        """Make an inode of the type in ``mode`` under a new name.
+
+        A setgid directory gives its group (and, to directories, the bit).
+        """
         directory = self._directory_for(parent, name)
         if self._state.dentries.get((parent, name)) is not None:
             raise PosixError(errno.EEXIST)
@@ -169,10 +178,12 @@ class Tree:
         if inode.is_dir:
             directory.nlink += 1
         self._stamp(directory, inode.ctime_ns)
-        self._state.record("create", parent=parent, name=name, ino=inode.ino, mode=mode, uid=uid, gid=gid, rdev=rdev, target=target)
+        self._state.record(
+            "create", parent=parent, name=name, ino=inode.ino, mode=mode, uid=uid, gid=gid, rdev=rdev, target=target
+        )
         return inode
 
-    def _new_inode(  # noqa: PLR0913 - the fields of a new inode
+    def _new_inode(
         self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, *, rdev: int = 0, target: bytes | None = None
     ) -> Inode:
         now = self._state.env.wall_ns()
@@ -312,7 +323,9 @@ class Tree:
             replaced = self.inode(target.ino)
             self._may_replace(inode, replaced)
         self._check_link_count(inode, parent, new_parent)
-        lsn = self._state.record("rename", parent=parent, name=name, new_parent=new_parent, new_name=new_name, flags=flags)
+        lsn = self._state.record(
+            "rename", parent=parent, name=name, new_parent=new_parent, new_name=new_name, flags=flags
+        )
         old_key = self._source_of_move(inode, parent, name)
         if replaced is not None and target is not None:
             position = target.id
@@ -337,7 +350,12 @@ class Tree:
         if other.is_dir and self._is_below(source.parent, other.ino):
             raise PosixError(errno.EINVAL)
         lsn = self._state.record(
-            "rename", parent=source.parent, name=source.name, new_parent=target.parent, new_name=target.name, flags=RENAME_EXCHANGE
+            "rename",
+            parent=source.parent,
+            name=source.name,
+            new_parent=target.parent,
+            new_name=target.name,
+            flags=RENAME_EXCHANGE,
         )
         here = self._source_of_move(inode, source.parent, source.name)
         there = self._source_of_move(other, target.parent, target.name)
@@ -377,9 +395,10 @@ class Tree:
             self._bucket.oblige(new, lsn)
 
     def supersede(self, ino: Ino) -> Inode:
-        """Give all names of a file to a new inode with the same attributes and the same committed content, which is the new one's from now on.
+        """Give all names of a file to a new inode with the same attributes and the same committed content.
 
-        The old one has no names any more; who has it open goes on with what it had.
+        The content is the new one's from now on. The old one has no names any more; who has it open goes on with what
+        it had.
         """
         old = self.inode(ino)
         names = self.names_of(old)
@@ -420,7 +439,10 @@ class Tree:
         return inode
 
     def forget_name(self, parent: Ino, name: bytes) -> Inode:
-        """Remove a name because the bucket no longer holds it: as unlink or rmdir, but nothing is to be done in the bucket."""
+        """Remove a name because the bucket no longer holds it.
+
+        As unlink or rmdir, but nothing is to be done in the bucket.
+        """
         dentry = self._must(parent, name)
         inode = self.inode(dentry.ino)
         self._drop(dentry, inode)

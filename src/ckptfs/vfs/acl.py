@@ -1,7 +1,8 @@
 """POSIX ACLs in the form of the ``system.posix_acl_*`` attributes.
 
-Layout (linux/posix_acl_xattr.h): u32 version 2, then entries of u16 tag, u16 permissions, u32 id, little-endian. The kernel decides who may do what; what the
-filesystem owes it is that mode and ACL agree, and that a directory's default ACL is inherited (acl(5)).
+Layout (linux/posix_acl_xattr.h): u32 version 2, then entries of u16 tag, u16 permissions, u32 id, little-endian. The
+kernel decides who may do what; what the filesystem owes it is that mode and ACL agree, and that a directory's default
+ACL is inherited (acl(5)).
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def decode(value: bytes) -> list[Entry]:
     Raises:
         PosixError: EINVAL, it is not an ACL.
     """
-    if len(value) < _HEADER.size or (len(value) - _HEADER.size) % _ENTRY.size or _HEADER.unpack_from(value)[0] != _VERSION:
+    whole = len(value) >= _HEADER.size and not (len(value) - _HEADER.size) % _ENTRY.size
+    if not whole or _HEADER.unpack_from(value)[0] != _VERSION:
         raise PosixError(errno.EINVAL)
     return [Entry(*fields) for fields in _ENTRY.iter_unpack(value[_HEADER.size :])]
 

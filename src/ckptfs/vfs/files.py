@@ -1,11 +1,14 @@
-"""Open files: the live content of an inode while anyone has it open, and how its bytes are read, written, synced and sealed.
+"""Open files: the live content of an inode while anyone has it open.
 
-An inode has a *committed* content (``Inode.content``: what a crash leaves, what is published) and, here, a *live* one, which is what every handle
-reads and writes. They are the same until a writer begins a new content; a sync or the last close commits it. A committed
-content that anything still needs is never modified: the first write copies it.
+How its bytes are read, written, synced and sealed is here.
 
-What may interleave: every await lets other calls on the same file run. Changes of the live content, syncs and seals hold ``OpenFile.lock``;
-plain reads and writes do not, they only note ``generation`` so that a seal knows when it was overtaken.
+An inode has a *committed* content (``Inode.content``: what a crash leaves, what is published) and, here, a *live*
+one, which is what every handle reads and writes. They are the same until a writer begins a new content; a sync or the
+last close commits it. A committed content that anything still needs is never modified: the first write copies it.
+
+What may interleave: every await lets other calls on the same file run. Changes of the live content, syncs and seals
+hold ``OpenFile.lock``; plain reads and writes do not, they only note ``generation`` so that a seal knows when it was
+overtaken.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ class OpenFile:
         buffer: the bytes of a live content that is OPEN and inline.
         fd: the staging file of the live content, once it was needed.
         generation: grows with every change of the bytes.
-        durable_generation: up to which they were synced and committed; ``sealed_generation``: up to which they were sealed.
-        error: what the bytes met first; sticky until the file is truncated to zero or removed.
+        durable_generation: up to which they were synced and committed; ``sealed_generation``: up to which they were
+        sealed. error: what the bytes met first; sticky until the file is truncated to zero or removed.
         users: calls at work on ``fd``; it is closed only without any.
     """
 
@@ -180,7 +183,10 @@ class Files:
         self._namespace.contents.drop(content_id)
 
     async def remove_dropped(self) -> None:
-        """Remove the staging files of dropped contents. The rows that named them are gone from memory, and on disk before the files."""
+        """Remove the staging files of dropped contents.
+
+        The rows that named them are gone from memory, and on disk before the files.
+        """
         if not self._removals:
             await trio.lowlevel.checkpoint()
             return
@@ -323,7 +329,10 @@ class Files:
             await self._copy(file)
 
     def _may_continue(self, file: OpenFile, content: Content) -> bool:
-        """Whether the content was sealed by this very open file and nobody was told of it: then the writer just goes on."""
+        """Whether the content was sealed by this very open file and nobody was told of it.
+
+        Then the writer just goes on.
+        """
         return content.state is ContentState.OPEN or (
             content.state in {ContentState.SEALED, ContentState.DURABLE, ContentState.TORN}
             and file.sealed_generation > file.obliged_generation
@@ -405,7 +414,10 @@ class Files:
             file.generation += 1
 
     async def begin_empty(self, file: OpenFile) -> None:
-        """Begin a new, empty content; a committed one stays what a crash leaves until the new one is synced or closed."""
+        """Begin a new, empty content.
+
+        A committed one stays what a crash leaves until the new one is synced or closed.
+        """
         async with file.lock:
             await self._retire(file)
             file.error = None
@@ -489,9 +501,10 @@ class Files:
         self.drop_if_unused(self._namespace.contents.commit(inode, file.content))
 
     async def seal(self, file: OpenFile, *, durable: bool) -> None:
-        """Fix the digests of the live bytes and commit to them; with ``durable`` return when all of it is on stable storage.
+        """Fix the digests of the live bytes and commit to them.
 
-        A write that comes meanwhile leaves the content OPEN (its own close seals it); what was written before is durable all the same.
+        With ``durable`` return when all of it is on stable storage. A write that comes meanwhile leaves the content
+        OPEN (its own close seals it); what was written before is durable all the same.
         """
         async with file.lock:
             self._raise_sticky(file)
@@ -549,7 +562,10 @@ class Files:
         return digests
 
     def give_up(self, file: OpenFile) -> None:
-        """The last writer of a file in error closed it. A new file shows what it has, marked FAULTY; over an older content that one stays."""
+        """The last writer of a file in error closed it.
+
+        A new file shows what it has, marked FAULTY; over an older content that one stays.
+        """
         inode = self._namespace.state.inodes.get(file.ino)
         if inode is None or file.error is None or inode.content == file.content:
             return

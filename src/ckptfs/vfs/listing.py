@@ -3,9 +3,9 @@
 What cannot be shown is hidden, counted by reason, and never touched: keys that no file can have, an object whose name
 a directory has (the directory wins), and objects below a name that something else than a directory has.
 
-A directory is listed when it is first looked into, and again when somebody looks and the last listing is older than ``refresh_s`` (or, for a
-large one, than :data:`REFRESH_COST_FACTOR` times what that listing took). A look at a listing half that old begins the next one in
-the background, so a directory in use is never waited for.
+A directory is listed when it is first looked into, and again when somebody looks and the last listing is older than
+``refresh_s`` (or, for a large one, than :data:`REFRESH_COST_FACTOR` times what that listing took). A look at a
+listing half that old begins the next one in the background, so a directory in use is never waited for.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Listing:
         changed: called with (parent, name) when a name goes or leads elsewhere, so that the kernel forgets it.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts it joins
+    def __init__(
         self,
         env: Env,
         store: ObjectStore,
@@ -237,7 +237,10 @@ class Listing:
         return inode
 
     def replace_object(self, parent: Ino, name: bytes, info: ObjectInfo) -> None:
-        """Another tool replaced the object of a file: the name leads to a new inode; who has the old one open keeps it."""
+        """Another tool replaced the object of a file.
+
+        The name leads to a new inode; who has the old one open keeps it.
+        """
         old = self._namespace.tree.forget_name(parent, name)
         self.adopt_object(parent, name, info)
         self._changed(parent, name)
@@ -246,7 +249,12 @@ class Listing:
     def adopt_directory(self, parent: Ino, name: bytes) -> None:
         """Show a prefix as a directory."""
         self._namespace.tree.adopt(
-            parent, name, stat.S_IFDIR | self._foreign.dir_mode, self._foreign.uid, self._foreign.gid, self._env.wall_ns()
+            parent,
+            name,
+            stat.S_IFDIR | self._foreign.dir_mode,
+            self._foreign.uid,
+            self._foreign.gid,
+            self._env.wall_ns(),
         )
 
     def remove(self, parent: Ino, name: bytes) -> None:
@@ -256,7 +264,7 @@ class Listing:
         self._dropped(old.ino)
 
     def is_busy(self, key: str, mark: int) -> bool:
-        """Whether ckptfs itself is about to change, or just changed, what is under a key (below it, if it ends in a slash)."""
+        """Whether ckptfs itself is about to change, or just changed, a key (keys below it, if it ends in a slash)."""
         bucket = self._namespace.bucket
         if bucket.changed_since(key, mark):
             return True

@@ -46,6 +46,24 @@ class Attributes(NamedTuple):
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Attributes to set; ``None`` leaves one as it is. Times in nanoseconds since the epoch."""
+
+    mode: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    size: int | None = None
+    atime_ns: int | None = None
+    mtime_ns: int | None = None
+    ctime_ns: int | None = None
+
+
+NO_CHANGES = Changes()
+RECORDED = ("mode", "uid", "gid", "atime_ns", "mtime_ns", "ctime_ns")
+"""What the journal's record of a setattr holds: all of it, as it is then."""
+
+
 @dataclass(slots=True, eq=False)
 class Handle:
     """One open of a file."""
@@ -93,7 +111,7 @@ class Vfs:
         options: behaviour.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts it joins
+    def __init__(
         self, env: Env, namespace: Namespace, staging: Staging, store: ObjectStore, reader: Reader, options: VfsOptions
     ) -> None:
         self._env = env
@@ -113,7 +131,7 @@ class Vfs:
             self.files,
             options.foreign,
             refresh_s=options.refresh_s,
-            changed=lambda parent, name: self.name_changed(parent, name),
+            changed=self._name_changed,
             dropped=self.reap,
         )
         self._handles: dict[int, Handle] = {}
@@ -126,8 +144,14 @@ class Vfs:
         self.draining = False
         """Set when the mount accepts no new writers."""
 
+    def _name_changed(self, parent: Ino, name: bytes) -> None:
+        self.name_changed(parent, name)
+
     async def run(self) -> None:
-        """Background work: listings, seals of asynchronous closes, removal of dropped staging files. Ends when cancelled."""
+        """Background work.
+
+        Listings, seals of asynchronous closes, removal of dropped staging files. Ends when cancelled.
+        """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self.listing.run)
@@ -136,7 +160,7 @@ class Vfs:
                 try:
                     await self.files.remove_dropped()
                 except (OSError, CkptfsError) as error:
-                    log.error("staging files cannot be removed: %s", error)  # noqa: TRY400 - the trace says nothing more
+                    log.error("staging files cannot be removed: %s", error)  # noqa: TRY400 - no trace
 
     async def settle(self) -> None:
         """Return when every close that came before has been sealed."""
@@ -249,7 +273,7 @@ class Vfs:
             raise PosixError(errno.EROFS)
         self._state.check()
 
-    async def _make(  # noqa: PLR0913 - the fields of a new inode
+    async def _make(
         self, parent: Ino, name: bytes, mode: int, uid: int, gid: int, *, rdev: int = 0, target: bytes | None = None
     ) -> Inode:
         self._may_change()
@@ -268,7 +292,7 @@ class Vfs:
         """Make a symbolic link."""
         return self._attributes(await self._make(parent, name, stat.S_IFLNK | 0o777, uid, gid, target=target))
 
-    async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, uid: int, gid: int) -> Attributes:  # noqa: PLR0913 - as mknod(2)
+    async def mknod(self, parent: Ino, name: bytes, mode: int, rdev: int, uid: int, gid: int) -> Attributes:
         """Make a file, fifo, socket or device."""
         inode = await self._make(parent, name, mode, uid, gid, rdev=rdev)
         if inode.is_file:
@@ -308,8 +332,11 @@ class Vfs:
         if inode is not None and inode.is_dir and not inode.listed:
             await self.listing.look(inode)
 
-    async def rename(self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int) -> None:  # noqa: PLR0913 - as renameat2(2)
-        """Rename, atomically. Bytes that an open writer has handed over are durable before the name flips (unless ``--close=async``)."""
+    async def rename(self, parent: Ino, name: bytes, new_parent: Ino, new_name: bytes, flags: int) -> None:
+        """Rename, atomically.
+
+        Bytes that an open writer has handed over are durable before the name flips (unless ``--close=async``).
+        """
         self._may_change()
         await self._state.throttle()
         await self._know_children(self._tree.lookup(new_parent, new_name))
@@ -329,41 +356,30 @@ class Vfs:
         if file is not None and file.generation > file.durable_generation:
             await self.files.sync(file)
 
-    async def setattr(  # noqa: PLR0913 - the fields that may be set
-        self,
-        ino: Ino,
-        *,
-        mode: int | None = None,
-        uid: int | None = None,
-        gid: int | None = None,
-        size: int | None = None,
-        atime_ns: int | None = None,
-        mtime_ns: int | None = None,
-        ctime_ns: int | None = None,
-        handle: int | None = None,
-    ) -> Attributes:
-        """Set attributes; ``None`` leaves one as it is."""
+    async def setattr(self, ino: Ino, changes: Changes, *, handle: int | None = None) -> Attributes:
+        """Set attributes. Nothing to set (chown(2) to -1, -1) changes nothing."""
         if self._options.read_only:
             raise PosixError(errno.EROFS)
         self._state.check()
-        if size is not None:
-            await self._set_size(ino, size, handle)
+        if changes.size is not None:
+            await self._set_size(ino, changes.size, handle)
         inode = self._tree.inode(ino)
+        if changes == NO_CHANGES:
+            return self._attributes(inode)
         now = self._env.wall_ns()
-        if size is not None and mtime_ns is None:
-            mtime_ns = now
-        if mode is not None:
-            inode.mode = stat.S_IFMT(inode.mode) | stat.S_IMODE(mode)
+        if changes.mode is not None:
+            inode.mode = stat.S_IFMT(inode.mode) | stat.S_IMODE(changes.mode)
             self.xattrs.chmod_acl(inode)
-        inode.uid = inode.uid if uid is None else uid
-        inode.gid = inode.gid if gid is None else gid
-        inode.atime_ns = inode.atime_ns if atime_ns is None else atime_ns
-        inode.mtime_ns = inode.mtime_ns if mtime_ns is None else mtime_ns
-        inode.ctime_ns = now if ctime_ns is None else ctime_ns
+        inode.uid = inode.uid if changes.uid is None else changes.uid
+        inode.gid = inode.gid if changes.gid is None else changes.gid
+        inode.atime_ns = inode.atime_ns if changes.atime_ns is None else changes.atime_ns
+        if changes.mtime_ns is not None:
+            inode.mtime_ns = changes.mtime_ns
+        elif changes.size is not None:
+            inode.mtime_ns = now
+        inode.ctime_ns = now if changes.ctime_ns is None else changes.ctime_ns
         self._state.inodes.mark(ino)
-        self._state.record(
-            "setattr", ino=ino, mode=mode, uid=uid, gid=gid, atime_ns=atime_ns, mtime_ns=mtime_ns, ctime_ns=inode.ctime_ns
-        )
+        self._state.record("setattr", ino=ino, **{name: getattr(inode, name) for name in RECORDED})
         return self._attributes(inode)
 
     async def _set_size(self, ino: Ino, size: int, handle: int | None) -> None:
@@ -385,8 +401,8 @@ class Vfs:
     def _shield_readers(self, ino: Ino) -> None:
         """A file is about to be emptied that others are reading: they keep the inode, its names get a new one.
 
-        The caller gets ESTALE, on which the kernel looks the name up again and meets the new inode (``retry_estale`` in the kernel's
-        fs/namei.c and fs/open.c).
+        The caller gets ESTALE, on which the kernel looks the name up again and meets the new inode (``retry_estale``
+        in the kernel's fs/namei.c and fs/open.c).
         """
         file = self.files.get(ino)
         inode = self._tree.inode(ino)
@@ -433,7 +449,9 @@ class Vfs:
             self._touch_mtime(ino)
         return self._new_handle(file, writing=writing or truncating)
 
-    async def create(self, parent: Ino, name: bytes, mode: int, flags: int, uid: int, gid: int) -> tuple[int, Attributes]:  # noqa: PLR0913 - as open(2)
+    async def create(
+        self, parent: Ino, name: bytes, mode: int, flags: int, uid: int, gid: int
+    ) -> tuple[int, Attributes]:
         """Make a file and open it; gives handle and attributes."""
         existing = self._tree.lookup(parent, name)
         if existing is not None and not flags & os.O_EXCL:
@@ -464,9 +482,10 @@ class Vfs:
         self._state.touch()
 
     async def flush(self, handle: int) -> None:
-        """A descriptor of the handle was closed. With ``--close=sync`` what was written through it is durable when this returns.
+        """A descriptor of the handle was closed.
 
-        Comes once for every close of every duplicate, in every forked process; never publishes, since others may go on writing.
+        With ``--close=sync`` what was written through it is durable when this returns. Comes once for every close of
+        every duplicate, in every forked process; never publishes, since others may go on writing.
         """
         opened = self._handle(handle)
         file = opened.file
@@ -494,15 +513,17 @@ class Vfs:
             await self.files.release(file, writing=False)
             self.reap(file.ino)
         elif self._options.close_mode is CloseMode.ASYNC and self._nursery is not None:
+            self._finishing += 1
             self._nursery.start_soon(self._finish_and_report, file)
         else:
             await self._finish(file)
 
     async def _finish_and_report(self, file: OpenFile) -> None:
+        self._finishing -= 1
         try:
             await self._finish(file)
         except (OSError, CkptfsError) as error:
-            log.error("inode %s could not be sealed after its close: %s", file.ino, error)  # noqa: TRY400 - the trace says nothing more
+            log.error("inode %s could not be sealed after its close: %s", file.ino, error)  # noqa: TRY400 - no trace
 
     async def _finish(self, file: OpenFile) -> None:
         """End one writer: seal and publish if it was the last."""

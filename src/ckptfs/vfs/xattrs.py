@@ -46,7 +46,7 @@ class XattrOperations:
         state = ContentState.OPEN if content is None else content.state
         own = {_OWN + b"state": state.value.encode()}
         if content is not None and content.digests:
-            own[_OWN + b"digest"] = content.digests.hex().encode()[: VALUE_BYTES_MAX]
+            own[_OWN + b"digest"] = content.digests.hex().encode()[:VALUE_BYTES_MAX]
         error = (content.error if content is not None else "") or (str(file.error) if file and file.error else "")
         if error:
             own[_OWN + b"error"] = error.encode()
@@ -69,7 +69,10 @@ class XattrOperations:
         return value
 
     def list(self, ino: Ino) -> list[bytes]:
-        """Names of the attributes that are stored (not those that ckptfs answers: copying tools would try to set them)."""
+        """Names of the attributes that are stored (not those that ckptfs answers.
+
+        Copying tools would try to set them).
+        """
         self._namespace.tree.inode(ino)
         row = self._namespace.state.xattrs.get(ino)
         return [] if row is None else sorted(row.attributes)
