@@ -150,6 +150,13 @@ class Bucket:
         ):
             yield Obligation(Key(key), Lsn(lsn), error)
 
+    def oldest_ns(self) -> int | None:
+        """When the oldest mutation was made that still obliges, ns since the epoch, as saved; ``None`` without one."""
+        rows = self._state.database.query(
+            "SELECT wall_ns FROM journal WHERE lsn >= (SELECT min(lsn) FROM obligation) ORDER BY lsn LIMIT 1"
+        )
+        return rows[0][0] if rows else None
+
     # --- multipart uploads
 
     def upload_begun(self, upload_id: str, key: Key) -> None:

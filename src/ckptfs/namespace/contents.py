@@ -48,6 +48,8 @@ class Contents:
         self._state = state
         self._tree = tree
         self._bucket = bucket
+        self.on_publish: list[Callable[[Content], None]] = []
+        """Called with each content that becomes clean: what is here of it is cache from now on."""
         self.on_drop: list[Callable[[Content], None]] = []
         """Called with each content that is forgotten: the cache counts it no longer."""
 
@@ -68,6 +70,9 @@ class Contents:
         content.state = state
         self._state.contents.mark(content.id)
         self._state.touch()
+        if state is _S.PUBLISHED:
+            for listener in self.on_publish:
+                listener(content)
 
     def commit(self, inode: Inode, content: ContentId) -> ContentId:
         """Make ``content`` what the inode is committed to; gives the one that it replaces, which the caller drops."""
