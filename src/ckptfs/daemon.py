@@ -142,7 +142,7 @@ class Mount:
                 work.start_soon(self.publisher.run)
             await self.session.run(ready)
             with trio.move_on_after(SETTLE_S):
-                await self.vfs.settle()
+                await self.vfs.io.settle()
             self._log_end()
             self._ended.set()
             outside.cancel_scope.cancel()
@@ -169,13 +169,13 @@ class Mount:
         if self._settings.read_only:
             await trio.lowlevel.checkpoint()
             return
-        self.vfs.draining = True
-        await self.vfs.settle()
+        self.vfs.core.draining = True
+        await self.vfs.io.settle()
         await self.publisher.drained()
 
     def resume(self) -> None:
         """See :class:`ckptfs.admin.Service`."""
-        self.vfs.draining = False
+        self.vfs.core.draining = False
 
     async def stop(self) -> None:
         """See :class:`ckptfs.admin.Service`.
@@ -196,7 +196,7 @@ class Mount:
         if level != "published":
             raise UsageError(f"this mount cannot wait for {level!r}", hint="Wait for --level published.")
         prefix = await self._find(path)
-        await self.vfs.settle()
+        await self.vfs.io.settle()
         await self.publisher.published_below(prefix)
 
     async def _find(self, path: bytes) -> tuple[str, bool]:
@@ -205,7 +205,7 @@ class Mount:
         names = [name for name in path.split(b"/") if name]
         key = ""
         for name in names:
-            found = await self.vfs.lookup(ino, name)
+            found = await self.vfs.names.lookup(ino, name)
             if found is None:
                 raise NotMountedError(
                     f"no such file or directory in the mount: {os.fsdecode(path)}", hint="Give a path that exists."
@@ -228,7 +228,7 @@ class Mount:
             "cache_dir": str(self._settings.cache_dir),
             "close": self._settings.close_mode.value,
             "read_only": self._settings.read_only,
-            "draining": self.vfs.draining,
+            "draining": self.vfs.core.draining,
             "states": {
                 name: {"count": count, "bytes": size}
                 for name, (count, size) in self.namespace.contents.counts().items()

@@ -99,14 +99,14 @@ class Operations(pyfuse3.Operations):
         return entry
 
     def _remembered(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        self._vfs.remember(attributes.inode.ino)
+        self._vfs.core.remember(attributes.inode.ino)
         return self._entry(attributes)
 
     # --- names
 
     @_answering
     async def lookup(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        found = await self._vfs.lookup(Ino(parent_inode), name)
+        found = await self._vfs.names.lookup(Ino(parent_inode), name)
         if found is None:
             absent = pyfuse3.EntryAttributes()
             absent.st_ino = 0
@@ -116,13 +116,13 @@ class Operations(pyfuse3.Operations):
 
     async def forget(self, inode_list: Sequence[tuple[int, int]]) -> None:
         try:
-            self._vfs.forget(inode_list)
+            self._vfs.core.forget(inode_list)
         except Exception as error:  # noqa: BLE001 - forget has no answer; it is logged and counted
             _errno_of(error, self.failures, "forget")
 
     @_answering
     async def getattr(self, inode: int, ctx: pyfuse3.RequestContext) -> pyfuse3.EntryAttributes:
-        return self._entry(self._vfs.attributes(Ino(inode)))
+        return self._entry(self._vfs.core.attributes(Ino(inode)))
 
     @_answering
     async def setattr(
@@ -142,37 +142,37 @@ class Operations(pyfuse3.Operations):
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             ctime_ns=attr.st_ctime_ns if fields.update_ctime else None,
         )
-        return self._entry(await self._vfs.setattr(Ino(inode), changes, handle=fh))
+        return self._entry(await self._vfs.io.setattr(Ino(inode), changes, handle=fh))
 
     @_answering
     async def readlink(self, inode: int, ctx: pyfuse3.RequestContext) -> bytes:
-        return self._vfs.readlink(Ino(inode))
+        return self._vfs.names.readlink(Ino(inode))
 
     @_answering
     async def mknod(
         self, parent_inode: int, name: bytes, mode: int, rdev: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return self._remembered(await self._vfs.mknod(Ino(parent_inode), name, mode, rdev, ctx.uid, ctx.gid))
+        return self._remembered(await self._vfs.names.mknod(Ino(parent_inode), name, mode, rdev, ctx.uid, ctx.gid))
 
     @_answering
     async def mkdir(
         self, parent_inode: int, name: bytes, mode: int, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return self._remembered(await self._vfs.mkdir(Ino(parent_inode), name, mode, ctx.uid, ctx.gid))
+        return self._remembered(await self._vfs.names.mkdir(Ino(parent_inode), name, mode, ctx.uid, ctx.gid))
 
     @_answering
     async def unlink(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        await self._vfs.unlink(Ino(parent_inode), name)
+        await self._vfs.names.unlink(Ino(parent_inode), name)
 
     @_answering
     async def rmdir(self, parent_inode: int, name: bytes, ctx: pyfuse3.RequestContext) -> None:
-        await self._vfs.rmdir(Ino(parent_inode), name)
+        await self._vfs.names.rmdir(Ino(parent_inode), name)
 
     @_answering
     async def symlink(
         self, parent_inode: int, name: bytes, target: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return self._remembered(await self._vfs.symlink(Ino(parent_inode), name, target, ctx.uid, ctx.gid))
+        return self._remembered(await self._vfs.names.symlink(Ino(parent_inode), name, target, ctx.uid, ctx.gid))
 
     @_answering
     async def rename(
@@ -184,67 +184,67 @@ class Operations(pyfuse3.Operations):
         flags: int,
         ctx: pyfuse3.RequestContext,
     ) -> None:
-        await self._vfs.rename(Ino(parent_inode_old), name_old, Ino(parent_inode_new), name_new, flags)
+        await self._vfs.names.rename(Ino(parent_inode_old), name_old, Ino(parent_inode_new), name_new, flags)
 
     @_answering
     async def link(
         self, inode: int, new_parent_inode: int, new_name: bytes, ctx: pyfuse3.RequestContext
     ) -> pyfuse3.EntryAttributes:
-        return self._remembered(await self._vfs.link(Ino(inode), Ino(new_parent_inode), new_name))
+        return self._remembered(await self._vfs.names.link(Ino(inode), Ino(new_parent_inode), new_name))
 
     # --- files
 
     @_answering
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        return pyfuse3.FileInfo(fh=await self._vfs.open(Ino(inode), flags), keep_cache=True)
+        return pyfuse3.FileInfo(fh=await self._vfs.io.open(Ino(inode), flags), keep_cache=True)
 
     @_answering
     async def create(
         self, parent_inode: int, name: bytes, mode: int, flags: int, ctx: pyfuse3.RequestContext
     ) -> tuple[pyfuse3.FileInfo, pyfuse3.EntryAttributes]:
-        handle, attributes = await self._vfs.create(Ino(parent_inode), name, mode, flags, ctx.uid, ctx.gid)
+        handle, attributes = await self._vfs.names.create(Ino(parent_inode), name, mode, flags, ctx.uid, ctx.gid)
         return pyfuse3.FileInfo(fh=handle, keep_cache=True), self._remembered(attributes)
 
     @_answering
     async def read(self, fh: int, off: int, size: int) -> bytes:
-        return await self._vfs.read(fh, off, size)
+        return await self._vfs.io.read(fh, off, size)
 
     @_answering
     async def write(self, fh: int, off: int, buf: bytes) -> int:
-        return await self._vfs.write(fh, off, buf)
+        return await self._vfs.io.write(fh, off, buf)
 
     @_answering
     async def flush(self, fh: int) -> None:
-        await self._vfs.flush(fh)
+        await self._vfs.io.flush(fh)
 
     @_answering
     async def release(self, fh: int) -> None:
-        await self._vfs.release(fh)
+        await self._vfs.io.release(fh)
 
     @_answering
     async def fsync(self, fh: int, datasync: bool) -> None:  # noqa: FBT001 - pyfuse3's signature
-        await self._vfs.fsync(fh)
+        await self._vfs.io.fsync(fh)
 
     # --- directories
 
     @_answering
     async def opendir(self, inode: int, ctx: pyfuse3.RequestContext) -> int:
-        return self._vfs.opendir(Ino(inode))
+        return self._vfs.names.opendir(Ino(inode))
 
     @_answering
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        for position, name, attributes in await self._vfs.readdir(fh, start_id):
+        for position, name, attributes in await self._vfs.names.readdir(fh, start_id):
             if not pyfuse3.readdir_reply(token, name, self._entry(attributes), position):
                 return
-            self._vfs.remember(attributes.inode.ino)
+            self._vfs.core.remember(attributes.inode.ino)
 
     @_answering
     async def releasedir(self, fh: int) -> None:
-        self._vfs.releasedir(fh)
+        self._vfs.names.releasedir(fh)
 
     @_answering
     async def fsyncdir(self, fh: int, datasync: bool) -> None:  # noqa: FBT001 - pyfuse3's signature
-        await self._vfs.fsyncdir()
+        await self._vfs.names.fsyncdir()
 
     @_answering
     async def statfs(self, ctx: pyfuse3.RequestContext) -> pyfuse3.StatvfsData:

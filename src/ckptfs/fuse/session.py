@@ -63,7 +63,7 @@ class Pyfuse3Session:
                 f"cannot mount on {self._mountpoint}: {error}",
                 hint="see that /dev/fuse is there, fuse3 is installed and the mountpoint is free",
             ) from error
-        self._vfs.name_changed = self._forget_name
+        self._vfs.on_name_changed(self._forget_name)
 
     def _forget_name(self, parent: Ino, name: bytes) -> None:
         if not self._ended:

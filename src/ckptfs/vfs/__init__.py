@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
-from ckptfs.vfs.vfs import Attributes, Changes, Vfs, VfsOptions
+from ckptfs.vfs.core import Attributes, VfsOptions
+from ckptfs.vfs.io import Changes
+from ckptfs.vfs.vfs import Vfs
 
 __all__ = ["Attributes", "Changes", "Vfs", "VfsOptions"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ckptfs.namespace import Namespace
     from ckptfs.namespace.rows import Inode
     from ckptfs.objectstore.base import ListPage, ObjectInfo, ObjectStore
-    from ckptfs.vfs.files import Files
+    from ckptfs.vfs.openfile import OpenFiles
 
 REFRESH_COST_FACTOR = 20
 _WAIT_S_MAX = 5.0
@@ -75,7 +75,7 @@ class Listing:
         env: Env,
         store: ObjectStore,
         namespace: Namespace,
-        files: Files,
+        files: OpenFiles,
         foreign: ForeignAttributes,
         *,
         refresh_s: float,

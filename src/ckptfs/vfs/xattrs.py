@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ckptfs.namespace import Namespace
     from ckptfs.namespace.rows import Inode
     from ckptfs.types import Ino
-    from ckptfs.vfs.files import Files
+    from ckptfs.vfs.openfile import OpenFiles
 
 NAME_BYTES_MAX = 255
 VALUE_BYTES_MAX = 64 * 1024
@@ -25,7 +25,7 @@ TOTAL_BYTES_MAX = 256 * 1024
 _OWN = b"user.ckptfs."
 
 
-class XattrOperations:
+class XattrCalls:
     """The xattr calls.
 
     Args:
@@ -33,7 +33,7 @@ class XattrOperations:
         files: to tell the state of a file that is open.
     """
 
-    def __init__(self, namespace: Namespace, files: Files) -> None:
+    def __init__(self, namespace: Namespace, files: OpenFiles) -> None:
         self._namespace = namespace
         self._files = files
 
