@@ -52,6 +52,9 @@ STOP_S: Final = 120.0
 START_S: Final = 600.0
 """Deadline for a mount to become usable, recovery of a large cache directory included."""
 
+START_QUIET_S: Final = 5.0
+"""A start that takes longer says so."""
+
 DETACH_S: Final = 60.0
 """Deadline of one unmount call: the kernel writes dirty pages back through the daemon before it returns."""
 
