@@ -12,7 +12,7 @@ from ckptfs.objectstore.memory import MemoryBucket, MemoryObjectStore
 from ckptfs.objectstore.retry import RetryingObjectStore
 from ckptfs.objectstore.s3 import S3ObjectStore
 from ckptfs.objectstore.url import open_store, parse_store_url
-from ckptfs.testing.conformance import CASES, Case, Subject, case_name, run_case, unique_prefix
+from ckptfs.testing.conformance import CASES, Case, Deviation, Subject, case_name, run_case, unique_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,25 @@ if TYPE_CHECKING:
 
 ENV = RealEnv()
 
-WEED_MANGLES = frozenset()
+# SeaweedFS 4.48 keeps objects in a directory tree, which shows.
+WEED_MANGLES = frozenset(
+    {
+        "backslash",  # becomes a slash
+        "controls",  # its continuation tokens are keys, and come back damaged where XML cannot carry one
+        "empty-name",  # "a//b" becomes "a/b"
+    }
+)
+WEED_DEVIATES = frozenset(
+    {
+        Deviation.DIRECTORY_OBJECTS,
+        Deviation.EMPTY_PREFIXES,
+        Deviation.LONG_PAGES,
+        Deviation.RACING_COMPLETIONS,
+        Deviation.TREE_ORDER,
+        Deviation.UPLOAD_ENCODING,
+        Deviation.UPLOAD_KEYS_UNCHECKED,
+    }
+)
 
 over_all_cases = pytest.mark.parametrize("case", CASES, ids=case_name)
 
@@ -51,10 +69,10 @@ def test_file_store_as_opened_by_url(case: Case, tmp_path: Path) -> None:
 @over_all_cases
 def test_s3_store(case: Case, weed: WeedServer) -> None:
     url = parse_store_url(weed.url("conformance", unique_prefix()))
-    run_case(case, Subject(open=lambda: S3ObjectStore(url, ENV), mangled_keys=WEED_MANGLES))
+    run_case(case, Subject(open=lambda: S3ObjectStore(url, ENV), mangled_keys=WEED_MANGLES, deviations=WEED_DEVIATES))
 
 
 @over_all_cases
 def test_s3_store_as_opened_by_url(case: Case, weed: WeedServer) -> None:
     url = weed.url("conformance", unique_prefix())
-    run_case(case, Subject(open=lambda: open_store(url, ENV), mangled_keys=WEED_MANGLES))
+    run_case(case, Subject(open=lambda: open_store(url, ENV), mangled_keys=WEED_MANGLES, deviations=WEED_DEVIATES))

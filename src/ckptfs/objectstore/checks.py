@@ -24,7 +24,7 @@ LIST_LIMIT_MAX = 1000
 """Most entries of one page that every provider grants."""
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
+_VALUE = re.compile(r"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
 
 
 def key_utf8(key: Key) -> bytes:
@@ -66,8 +66,8 @@ def check_key(key: Key, capabilities: Capabilities, *, prefix: str = "") -> None
 def check_metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     """A copy of ``metadata`` that every provider carries unchanged.
 
-    Names are lower-case ASCII words (``[a-z0-9._-]``), values printable ASCII without blanks at their ends, 2 KiB in
-    all: what an HTTP header keeps on every provider. Anything else is the caller's to encode.
+    Names are lower-case ASCII words (``[a-z0-9._-]``), values printable ASCII, not empty and without blanks at their
+    ends, 2 KiB in all: what an HTTP header keeps on every provider. Anything else is the caller's to encode.
 
     Raises:
         StoreRejectedError: a name or a value would not survive the round trip.

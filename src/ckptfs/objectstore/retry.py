@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Resolve = Callable[[], Awaitable[T | None]]
 
-TOKEN_NAME = "ckptfs-put"
+TOKEN_NAME = "ckptfs-put"  # noqa: S105 - no secret
 _TOKEN_BYTES = 16
 
 

@@ -75,8 +75,7 @@ def free_ports(count: int, *, with_offset: int = 0) -> list[int]:
 
 
 class WeedServer:
-    """One SeaweedFS with an S3 gateway, its data in ``directory``. A context manager; may be started again after a
-    stop.
+    """One SeaweedFS with an S3 gateway, as a context manager; may be started again after a stop.
 
     Args:
         directory: for data, configuration and log; made if it is not there.
@@ -239,7 +238,7 @@ class WeedServer:
                 stdout=log,
                 stderr=log,
                 # Nothing of a killed test run may stay behind. The calls are async-signal-safe, so threads do no harm.
-                preexec_fn=_die_with_parent,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509
             )
 
     def _becomes_ready(self, port: int) -> bool:
