@@ -25,6 +25,7 @@ class Flight:
         done: set at the end, whatever it is.
         error: what it met.
         data: the bytes, when they could not be written to the cache.
+        unkept: why they could not be.
     """
 
     first: int
@@ -32,6 +33,7 @@ class Flight:
     done: trio.Event = field(default_factory=trio.Event)
     error: Exception | None = None
     data: memoryview | None = None
+    unkept: OSError | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -1,7 +1,8 @@
 """How far to fetch ahead of a reader: a pure decision over what was read of a content before.
 
-A content has several readers at once (a zip's directory at its end, tensors from the front), so several streams are followed. Only a stream
-that goes on where it was is fetched ahead of: small reads here and there neither cost more than their blocks nor spoil a stream.
+A content has several readers at once (a zip's directory at its end, tensors from the front), so several streams are
+followed. Only a stream that goes on where it was is fetched ahead of: small reads here and there neither cost more than
+their blocks nor spoil a stream.
 """
 
 from __future__ import annotations
@@ -27,10 +28,8 @@ def observe(
     """What a read means: the streams after it, the one it belongs to last, and how many bytes behind it to fetch.
 
     Args:
-        streams: before it; the one that was read last is last.
-        offset: of the read.
-        length: of the read.
-        first_bytes: window of a stream that was just seen to go on, or that begins at the beginning; then it doubles up to
+        streams: before it; the one that was read last is last. offset: of the read. length: of the read. first_bytes:
+        window of a stream that was just seen to go on, or that begins at the beginning; then it doubles up to
         most_bytes: the largest window.
     """
     end = offset + length

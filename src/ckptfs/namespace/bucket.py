@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 import trio
@@ -45,7 +46,7 @@ class Bucket:
         """Keys that may differ; what a drain waits for, with :attr:`tree_move_count`."""
         (count,) = state.database.query("SELECT count(*) FROM tree_move")[0]
         self.tree_move_count: int = count
-        self.fresh: dict[Key, None] = {}
+        self.fresh: OrderedDict[Key, None] = OrderedDict()
         """Obligations that nobody has taken yet, oldest first: the publisher takes from here."""
         self.overflowed = self.obligation_count > 0
         """Whether there are obligations that neither :attr:`fresh` has nor the publisher knows (:meth:`refill`)."""

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def conflict_name(name: bytes, lsn: int, attempt: int) -> bytes:
-    """The name beside ``name`` for the mount's content: ``NAME.ckptfs-conflict-LSN``, its beginning cut where it would be too long."""
+    """The name for the mount's content: ``NAME.ckptfs-conflict-LSN``, its beginning cut where it would be too long."""
     suffix = f".ckptfs-conflict-{lsn}{f'-{attempt}' if attempt else ''}".encode()
     return name[: NAME_BYTES_MAX - len(suffix)] + suffix
 

@@ -1,7 +1,8 @@
 """Takes one decided step about one key, and notes in the namespace what came of it.
 
-Every change in the bucket is conditional on the object that was known when it was decided. When the condition does not hold, the object is looked
-at: it may be the mount's own (the answer to an earlier attempt was lost), or somebody else's, and then it stands.
+Every change in the bucket is conditional on the object that was known when it was decided. When the condition does not
+hold, the object is looked at: it may be the mount's own (the answer to an earlier attempt was lost), or somebody
+else's, and then it stands.
 """
 
 from __future__ import annotations
@@ -135,7 +136,7 @@ class Hand:
             self._end_change(key)
 
     def _begin_change(self, key: Key) -> None:
-        """The object of ``key`` is about to be changed: nobody counts on it any more, so that staged bytes of its content stay."""
+        """The object of ``key`` is about to be changed: nobody counts on it, so that staged bytes of its content stay."""
         self._bucket.try_begun(key)
         self._leaving.add(key)
         occupant = self._occupant(key)
@@ -265,7 +266,7 @@ class Hand:
         return bytes(digests) == job.digests
 
     def _wrong_bytes(self, content_id: ContentId, error: Exception) -> None:
-        """The staged bytes are not what was sealed, or gone. If an object has them, that one is the source; else nobody has."""
+        """The staged bytes are wrong or gone. If an object has them, that one is the source from now on; else nobody has."""
         content = self._namespace.contents.get(content_id)
         if content is None or content.place == PLACE_NONE:
             return
@@ -323,7 +324,7 @@ class Hand:
             self._end_change(key)
 
     async def _verified_copy(self, job: Job, copied: ObjectInfo) -> ObjectInfo:
-        """As :meth:`_verified`, for a content of which no digest is known: the store made the copy of one generation itself."""
+        """As :meth:`_verified`, for a content without known digests: the store copied one generation by itself."""
         try:
             info = await self._head(job.key)
         except ObjectNotFoundError as error:
@@ -336,7 +337,7 @@ class Hand:
         return info
 
     async def _source_stands(self, step: Copy) -> bool:
-        """Whether the source of a copy is as it was known. If not, that is noted, so that no other copy is tried from it."""
+        """Whether the source of a copy is as it was known. If not, that is noted: no other copy is tried from it."""
         source = step.source
         try:
             found: ObjectInfo | None = await self._head(source.key)
@@ -355,7 +356,7 @@ class Hand:
         return False
 
     async def _met_other_copy(self, job: Job, step: Copy) -> None:
-        """The target of a copy is not the known object. Without a digest, the source tells whether it is an earlier copy."""
+        """The target of a copy is not the known object. Without digests, the source tells whether it is an earlier copy."""
         if job.digests or not job.size:
             await self._met_other(job, step.over)
             return

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ckptfs.types import ContentId, Ino, Lsn
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Hooks:
     """Callbacks.
 
@@ -34,9 +34,8 @@ class Conflict:
     """An object that changed behind the mount's back while the mount was about to change it; the object stood.
 
     Attributes:
-        key: of the object.
-        kept_as: key under which this mount's content is kept; empty when there was none to keep (the mount was deleting).
-        lsn: when.
+        key: of the object. kept_as: key under which this mount's content is kept; empty when there was none to keep
+        (the mount was deleting). lsn: when.
     """
 
     key: str

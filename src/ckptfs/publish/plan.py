@@ -1,7 +1,8 @@
 """What to do about one key: the decision, as a pure function of values.
 
-An obligation on a key says only that its object may differ from what the namespace wants there. So publication keeps no queue of
-commands that could go stale: it looks at both sides, takes one step, and looks again, until there is nothing to do.
+An obligation on a key says only that its object may differ from what the namespace wants there. So publication keeps no
+queue of commands that could go stale: it looks at both sides, takes one step, and looks again, until there is nothing
+to do.
 """
 
 from __future__ import annotations
@@ -163,9 +164,9 @@ Action = Nothing | Put | Copy | Delete | PutMarker | Probe | Materialize | Wait 
 def decide(scene: Scene) -> Action:
     """The next step about a key.
 
-    The object of a key is never overwritten or deleted while it is the only place in the bucket of a content that some name wants: its
-    heir gets it first, by a copy. Where that cannot be (the heirs form a ring, or the heir cannot be written) the bytes are at least on
-    this node before they leave the bucket; a mere deletion waits on.
+    The object of a key is never overwritten or deleted while it is the only place in the bucket of a content that some
+    name wants: its heir gets it first, by a copy. Where that cannot be (the heirs form a ring, or the heir cannot be
+    written) the bytes are at least on this node before they leave the bucket; a mere deletion waits on.
     """
     wanted, known = scene.wanted, scene.known
     if _is_so(wanted, known):

@@ -73,10 +73,9 @@ class Publisher:
         limits: bounds.
         adopt: shows an object as a file under a name that is free now, and notes the object as known.
         in_use: whether a handle reads a content.
-        name_changed: told of names that lead elsewhere now, and no call of the kernel made it so.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the parts it joins
         self,
         env: Env,
         store: ObjectStore,
@@ -87,7 +86,6 @@ class Publisher:
         *,
         adopt: Callable[[Ino, bytes, ObjectInfo], object],
         in_use: Callable[[ContentId], bool] = lambda _content: False,
-        name_changed: Callable[[Ino, bytes], None] = lambda _parent, _name: None,
     ) -> None:
         self._env = env
         self._namespace = namespace
@@ -95,8 +93,9 @@ class Publisher:
         self._limits = limits
         self._queue = WorkQueue()
         self._stuck: set[Key] = set()
-        hooks = Hooks(reader.materialize, adopt, in_use, name_changed)
-        self._hand = Hand(env, store, namespace, staging, limits, hooks, self._queue.waits, self._stuck)
+        self.hooks = Hooks(reader.materialize, adopt, in_use)
+        """``name_changed`` may be set: the kernel is to forget names that a conflict made lead elsewhere."""
+        self._hand = Hand(env, store, namespace, staging, limits, self.hooks, self._queue.waits, self._stuck)
         self._wake = trio.Event()
         self._progress = trio.Event()
         self._slots = trio.CapacityLimiter(limits.worker_count)
@@ -203,8 +202,7 @@ class Publisher:
         """Move obliged keys into the queue, from the file when memory could not hold them all."""
         fresh = self._bucket.fresh
         while fresh and not self._queue.is_full:
-            key = next(iter(fresh))
-            del fresh[key]
+            key, _ = fresh.popitem(last=False)
             self._queue.add(key)
         if fresh or self._queue.is_full:
             return

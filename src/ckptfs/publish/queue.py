@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import heapq
+from collections import OrderedDict
+from typing import TYPE_CHECKING
 
-from ckptfs.types import Key
+if TYPE_CHECKING:
+    from ckptfs.types import Key
 
 LATE_MAX = 10_000
 """Keys that wait for a time or for another key before fresh ones are no longer taken."""
 
 
 class WorkQueue:
-    """Keys that are ready, busy, late (wait for a time) or parked (wait for an attempt on another key); each in one of these."""
+    """Keys that are ready, busy, late (wait for a time) or parked (wait for an attempt on another key)."""
 
     def __init__(self) -> None:
-        self._first: dict[Key, None] = {}
-        self._ready: dict[Key, None] = {}
+        self._first: OrderedDict[Key, None] = OrderedDict()
+        self._ready: OrderedDict[Key, None] = OrderedDict()
         self._busy: set[Key] = set()
         self._late: dict[Key, float] = {}
         self._heap: list[tuple[float, Key]] = []
@@ -61,8 +64,7 @@ class WorkQueue:
         ready = self._first or self._ready
         if not ready:
             return None
-        key = next(iter(ready))
-        del ready[key]
+        key, _ = ready.popitem(last=False)
         self._busy.add(key)
         return key
 
@@ -87,7 +89,7 @@ class WorkQueue:
         return self._parks.get(key, 0)
 
     def again(self, key: Key) -> None:
-        """The attempt on a key ended because there may be more to do than one attempt should: look again behind the others."""
+        """The attempt on a key took as many steps as one should: look again behind the others."""
         self._end(key)
         self.add(key)
 
@@ -123,7 +125,7 @@ class WorkQueue:
 
 
 def back_off_s(failures: int, jitter: float, *, first_s: float, most_s: float) -> float:
-    """How long to wait after ``failures`` failures in a row: doubling from ``first_s`` to ``most_s``, less up to half of it at random.
+    """How long to wait after failures in a row: doubling from ``first_s`` to ``most_s``, less up to half at random.
 
     Args:
         failures: how many there were before this one.

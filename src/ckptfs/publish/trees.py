@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 async def expand(namespace: Namespace, move: TreeMove, *, chunk: int) -> None:
     """Oblige every key that a directory rename concerns, then forget the rename.
 
-    What comes below the old prefix meanwhile is an obligation by itself, and so is what moves within the walked tree. Run again
-    after a crash, it begins again: an obligation more does no harm. Memory is bounded by ``chunk`` for each level of the tree.
+    What comes below the old prefix meanwhile is an obligation by itself, and so is what moves within the walked tree.
+    Run again after a crash, it begins again: an obligation more does no harm. Memory is bounded by ``chunk`` for each
+    level of the tree.
 
     Args:
         namespace: the tree and the obligations.

@@ -1,7 +1,8 @@
 """Bytes on their way from staging into the bucket: one put, or parts in parallel, and what the bucket then says it has.
 
-Every block is proven against its digest in the very memory that is sent, so that wrong bytes of the disk never leave this node. The
-bytes are read into memory and not mapped: a map of a file whose disk fails kills the process that touches it.
+Every block is proven against its digest in the very memory that is sent, so that wrong bytes of the disk never leave
+this node. The bytes are read into memory and not mapped: a map of a file whose disk fails kills the process that
+touches it.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ DIGEST_NAME = "ckptfs-digest"
 """Metadata: XXH3-128 over the digests of the blocks, in hexadecimal."""
 
 PUT_NAME = "ckptfs-put"
-"""Metadata: which namespace put the object, under which key. A copy that somebody makes elsewhere does not fit its key."""
+"""Metadata: which namespace put the object, under which key. A copy made elsewhere does not fit its key."""
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +146,7 @@ def part_size(size: int, part_bytes: int, part_bytes_min: int, part_count_max: i
 
 
 class Budget:
-    """Bytes that may be in memory at once; first come, first served. More than all of it is admitted when nothing else is."""
+    """Bytes that may be in memory at once; first come, first served. More than all of it is admitted alone."""
 
     def __init__(self, byte_count: int) -> None:
         self._total = self._free = byte_count
@@ -349,7 +350,7 @@ class Uploader:
 
 
 def check_blocks(job: Job, offset: int, data: bytes) -> None:
-    """Prove ``data``, from ``offset`` (a multiple of the block) of the content, against the digests. Blocks for large data.
+    """Prove ``data``, from ``offset`` (a multiple of the block) of the content, against the digests.
 
     Raises:
         IntegrityError: a block is not what was sealed.

@@ -30,7 +30,7 @@ PUBLISHABLE = frozenset(
 
 
 def locate(namespace: Namespace, key: Key) -> tuple[Ino, bytes] | None:
-    """Directory and name that stand for a key (without a slash at its end); ``None`` when there is no such directory."""
+    """Directory and name that a key (without a slash at its end) stands for; ``None`` without such a directory."""
     *parents, last = key.split("/")
     ino = ROOT_INO
     for text in parents:
