@@ -16,6 +16,7 @@ import os
 import select
 import signal
 import sys
+import traceback
 from typing import TYPE_CHECKING, NoReturn
 
 import trio
@@ -146,12 +147,14 @@ def _last_error(log: Path) -> str:
 def _become_daemon(settings: Settings, store: str, pipe: int) -> NoReturn:
     """The rest of the life of the forked process."""
     code = 1
+    # What happens there is told over the pipe; nothing may run on into the frames of the command.
     try:
         os.setsid()
         # The process between the two forks has done its part.
         code = 0 if os.fork() != 0 else _run_daemon(settings, store, pipe)
     finally:
-        os._exit(code)  # never back into the command's frames
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _run_daemon(settings: Settings, store: str, pipe: int) -> int:
@@ -170,6 +173,10 @@ def _run_daemon(settings: Settings, store: str, pipe: int) -> int:
     except CkptfsError as error:
         report.last(wire.encode_error(error))
         return error.exit_code
+    except Exception as error:
+        traceback.print_exc()
+        report.last(wire.encode_error(CkptfsError(f"the daemon failed: {type(error).__name__}: {error}")))
+        raise
     return 0
 
 
