@@ -1,7 +1,8 @@
 """Read-back: bytes of contents that only the bucket has, block by block.
 
-Each block is fetched once and proven where its digest is known. Blocks go into a sparse file in staging. Once all are there the content is a clean one like any other, and survives a
-restart; before that its blocks are known in memory only.
+Each block is fetched once and proven where its digest is known. Blocks go into a sparse file in staging. Once all are
+there the content is a clean one like any other, and survives a restart; before that its blocks are known in memory
+only.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class FetchLimits:
     demand_count: int = 8
     ahead_count: int = 8
     window_bytes: int = 32 << 20
-    request_s: float = 30.0
+    request_s: float = 90.0
     read_s: float = 120.0
     retry_first_s: float = 0.1
     retry_most_s: float = 5.0
@@ -198,7 +199,7 @@ class Fetcher:
         return b"".join(pieces)
 
     async def _use(self, content: Content) -> Partial | None:
-        """The content's partial state, its file open if that can be; counts a user. ``None``: look at the content again."""
+        """The content's partial state, its file open if that can be; counts a user. ``None``: look again."""
         partial = self._partials.get(content.id)
         if partial is None:
             partial = self._partials[content.id] = Partial(content.id, content.size)

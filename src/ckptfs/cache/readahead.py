@@ -28,8 +28,10 @@ def observe(
     """What a read means: the streams after it, the one it belongs to last, and how many bytes behind it to fetch.
 
     Args:
-        streams: before it; the one that was read last is last. offset: of the read. length: of the read. first_bytes:
-        window of a stream that was just seen to go on, or that begins at the beginning; then it doubles up to
+        streams: before it; the one that was read last is last.
+        offset: of the read.
+        length: of the read.
+        first_bytes: window of a stream that was just seen to go on, or that begins at the beginning; then it doubles.
         most_bytes: the largest window.
     """
     end = offset + length

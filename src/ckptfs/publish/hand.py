@@ -23,7 +23,7 @@ from ckptfs.namespace.rows import PLACE_FILE, PLACE_INLINE, PLACE_NONE
 from ckptfs.objectstore.base import ABSENT, Condition, ObjectInfo
 from ckptfs.publish.conflict import Conflicts
 from ckptfs.publish.plan import Copy, Delete, Kind, Lost, Materialize, Probe, Put, PutMarker
-from ckptfs.publish.upload import DIGEST_NAME, PUT_NAME, Uploader, deadline, job_of, put_name
+from ckptfs.publish.upload import DIGEST_NAME, MARK_NAME, Uploader, deadline, job_of, mark_of
 from ckptfs.publish.view import View
 from ckptfs.staging import BLOCK_BYTES
 from ckptfs.types import NO_CONTENT, ContentId, ContentState, ETag, Key
@@ -136,7 +136,7 @@ class Hand:
             self._end_change(key)
 
     def _begin_change(self, key: Key) -> None:
-        """The object of ``key`` is about to be changed: nobody counts on it, so that staged bytes of its content stay."""
+        """The object of ``key`` is about to be changed: nobody counts on it, so staged bytes of its content stay."""
         self._bucket.try_begun(key)
         self._leaving.add(key)
         occupant = self._occupant(key)
@@ -211,7 +211,7 @@ class Hand:
 
     def _is_ours(self, info: ObjectInfo) -> bool:
         """Whether this namespace put the object, where it is."""
-        return (info.metadata or {}).get(PUT_NAME) == put_name(self._namespace.state.mark, info.key)
+        return (info.metadata or {}).get(MARK_NAME) == mark_of(self._namespace.state.mark, info.key)
 
     def _holds(self, key: Key, info: ObjectInfo, content_id: ContentId) -> None:
         """Note that the bucket has ``info`` now, and that this is ``content_id`` if anybody still knows that."""
@@ -266,7 +266,7 @@ class Hand:
         return bytes(digests) == job.digests
 
     def _wrong_bytes(self, content_id: ContentId, error: Exception) -> None:
-        """The staged bytes are wrong or gone. If an object has them, that one is the source from now on; else nobody has."""
+        """The staged bytes are wrong or gone. If an object has them, that one is the source from now on."""
         content = self._namespace.contents.get(content_id)
         if content is None or content.place == PLACE_NONE:
             return
@@ -356,7 +356,7 @@ class Hand:
         return False
 
     async def _met_other_copy(self, job: Job, step: Copy) -> None:
-        """The target of a copy is not the known object. Without digests, the source tells whether it is an earlier copy."""
+        """The target of a copy is not the known object. Without digests, the source tells if it is an earlier copy."""
         if job.digests or not job.size:
             await self._met_other(job, step.over)
             return
@@ -423,7 +423,7 @@ class Hand:
 
     async def _put_marker(self, key: Key) -> None:
         self._bucket.try_begun(key)
-        metadata = {PUT_NAME: put_name(self._namespace.state.mark, key)}
+        metadata = {MARK_NAME: mark_of(self._namespace.state.mark, key)}
         try:
             with deadline(self.uploader.request_s(), f"put of {key!r}"):
                 info = await self._store.put(key, b"", condition=ABSENT, metadata=metadata)

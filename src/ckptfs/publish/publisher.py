@@ -75,7 +75,7 @@ class Publisher:
         in_use: whether a handle reads a content.
     """
 
-    def __init__(  # noqa: PLR0913 - the parts it joins
+    def __init__(
         self,
         env: Env,
         store: ObjectStore,

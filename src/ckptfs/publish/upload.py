@@ -20,7 +20,6 @@ from ckptfs.errors import (
     CkptfsError,
     IntegrityError,
     ObjectNotFoundError,
-    StoreCorruptionError,
     StoreUnavailableError,
 )
 from ckptfs.staging import BLOCK_BYTES, DIGEST_BYTES
@@ -39,12 +38,11 @@ if TYPE_CHECKING:
 DIGEST_NAME = "ckptfs-digest"
 """Metadata: XXH3-128 over the digests of the blocks, in hexadecimal."""
 
-PUT_NAME = "ckptfs-put"
+MARK_NAME = "ckptfs-mark"
 """Metadata: which namespace put the object, under which key. A copy made elsewhere does not fit its key."""
 
 log = logging.getLogger(__name__)
 
-_PART_TRIES = 4
 _ABORT_S = 5.0
 _UNBUDGETED_BYTES = 64 * 1024
 _BYTES_PER_S_MIN = 256 * 1024
@@ -119,14 +117,14 @@ def root_digest(digests: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(digests)
 
 
-def put_name(mark: int, key: Key) -> str:
-    """Value of :data:`PUT_NAME` for objects that the namespace with this mark puts under ``key``."""
+def mark_of(mark: int, key: Key) -> str:
+    """Value of :data:`MARK_NAME` for objects that the namespace with this mark puts under ``key``."""
     return f"{mark:014x}-{xxhash.xxh3_64_hexdigest(key.encode('utf-8', 'surrogatepass'))}"
 
 
 def metadata_of(content: Content, inode: Inode | None, mark: int, key: Key) -> dict[str, str]:
     """What an object says about its content. Names of mtime, mode, uid and gid as rclone and s3fs write them."""
-    metadata = {DIGEST_NAME: root_digest(content.digests), PUT_NAME: put_name(mark, key)}
+    metadata = {DIGEST_NAME: root_digest(content.digests), MARK_NAME: mark_of(mark, key)}
     if inode is not None:
         metadata["mtime"] = f"{inode.mtime_ns // 10**9}.{inode.mtime_ns % 10**9:09d}"
         metadata |= {"mode": str(inode.mode), "uid": str(inode.uid), "gid": str(inode.gid)}
@@ -320,7 +318,8 @@ class Uploader:
             try:
                 offset = (number - 1) * length
                 body = await self._read(job, fd, offset, min(length, job.size - offset))
-                parts.append(await self._send_part(upload, number, body))
+                with deadline(self.request_s(len(body)), f"part {number} of {job.key!r}"):
+                    parts.append(await self._store.put_part(upload, number, body))
             except (CkptfsError, OSError) as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -336,17 +335,6 @@ class Uploader:
         if failures:
             raise failures[0]
         return sorted(parts, key=lambda part: part.number)
-
-    async def _send_part(self, upload: Upload, number: int, body: bytes) -> Part:
-        for attempt in range(_PART_TRIES):
-            try:
-                with deadline(self.request_s(len(body)), f"part {number} of {upload.key!r}"):
-                    return await self._store.put_part(upload, number, body)
-            except (StoreUnavailableError, StoreCorruptionError):
-                if attempt == _PART_TRIES - 1:
-                    raise
-            await self._env.sleep(self._limits.retry_first_s * 2**attempt * (0.5 + self._env.random() / 2))
-        raise AssertionError("unreachable")
 
 
 def check_blocks(job: Job, offset: int, data: bytes) -> None:
