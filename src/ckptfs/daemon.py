@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 from typing import TYPE_CHECKING
 
 import trio
@@ -24,12 +25,13 @@ from ckptfs.objectstore.url import open_store, parse_store_url
 from ckptfs.publish import Publisher, PublishLimits
 from ckptfs.recovery import Report, recover
 from ckptfs.staging import Staging
-from ckptfs.types import ROOT_INO
+from ckptfs.types import ROOT_INO, Key
 from ckptfs.vfs import Vfs, VfsOptions
 from ckptfs.vfs.listing import ForeignAttributes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from ckptfs.env import Env
     from ckptfs.objectstore.base import ObjectStore
@@ -37,6 +39,9 @@ if TYPE_CHECKING:
 
 SETTLE_S = 60.0
 """How long a session that ended waits for seals that closes have begun."""
+
+CACHE_FRACTION = 0.5
+"""How much of the disk clean bytes may take when no ``--cache-size`` was given: the rest is for staging."""
 
 KERNEL_CACHE_S_MAX = 60.0
 """Longest time that the kernel keeps names and attributes without asking."""
@@ -90,7 +95,7 @@ class Mount:
             env,
             namespace,
             staging,
-            CacheLimits(cache_bytes=settings.cache_size_bytes),
+            CacheLimits(cache_bytes=settings.cache_size_bytes or _default_cache_bytes(settings.cache_dir)),
             fetcher=self.fetcher,
             in_use=self.vfs.files.in_use,
         )
@@ -102,7 +107,9 @@ class Mount:
             self.fetcher,
             PublishLimits(part_bytes=settings.part_bytes, upload_count_max=settings.upload_count_max),
             adopt=self.vfs.listing.adopt_object,
+            in_use=self.vfs.files.in_use,
         )
+        self.publisher.hooks.name_changed = self.vfs.name_changed
         options = [*settings.fuse_options]
         if settings.allow_other:
             options.append("allow_other")
@@ -195,24 +202,23 @@ class Mount:
         """See :class:`ckptfs.admin.Service`."""
         if level != "published":
             raise UsageError(f"this mount cannot wait for {level!r}", hint="Wait for --level published.")
-        prefix = await self._find(path)
+        key = await self._find(path)
         await self.vfs.io.settle()
-        await self.publisher.published_below(prefix)
+        await self.publisher.published_below(key)
 
-    async def _find(self, path: bytes) -> tuple[str, bool]:
-        """Key of ``path``, and whether it is a directory."""
+    async def _find(self, path: bytes) -> Key:
+        """Key of ``path``; of a directory what the keys below it begin with."""
         ino = ROOT_INO
-        names = [name for name in path.split(b"/") if name]
-        key = ""
-        for name in names:
+        key = Key("")
+        for name in filter(None, path.split(b"/")):
             found = await self.vfs.names.lookup(ino, name)
             if found is None:
                 raise NotMountedError(
                     f"no such file or directory in the mount: {os.fsdecode(path)}", hint="Give a path that exists."
                 )
-            key = self.namespace.tree.key_of(ino, name) or ""
+            key = self.namespace.tree.key_of(ino, name) or key
             ino = found.inode.ino
-        return key, self.namespace.tree.inode(ino).is_dir
+        return Key(f"{key}/") if key and self.namespace.tree.inode(ino).is_dir else key
 
     def status(self) -> dict[str, object]:
         """See :class:`ckptfs.admin.Service`."""
@@ -254,6 +260,12 @@ class Mount:
         if self.namespace.state.broken is not None:
             errors.append({"path": "", "message": str(self.namespace.state.broken)})
         return errors
+
+
+def _default_cache_bytes(cache_dir: Path) -> int:
+    """How much of its filesystem a cache without a bound of its own may fill. Blocks, shortly; for start-up."""
+    space = shutil.disk_usage(cache_dir)
+    return int(space.total * CACHE_FRACTION)
 
 
 async def serve(settings: Settings, env: Env, on_ready: Callable[[], None]) -> None:
