@@ -79,7 +79,9 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
     trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def make(policy: RetryPolicy | None = None, **faults: list[tuple[str, Any]]) -> tuple[Any, FaultyStore, MemoryObjectStore]:
+def make(
+    policy: RetryPolicy | None = None, **faults: list[tuple[str, Any]]
+) -> tuple[Any, FaultyStore, MemoryObjectStore]:
     env = MockedTimeEnv()
     bucket = MemoryBucket()
     faulty = FaultyStore(MemoryObjectStore(env, bucket), **faults)
@@ -147,7 +149,9 @@ def test_attempts_are_bounded() -> None:
 
 def test_no_attempt_begins_after_the_deadline() -> None:
     async def main() -> None:
-        store, faulty, _ = make(RetryPolicy(attempt_count_max=10**6, deadline_s=60.0), probe=[("request", LOST)] * 10**4)
+        store, faulty, _ = make(
+            RetryPolicy(attempt_count_max=10**6, deadline_s=60.0), probe=[("request", LOST)] * 10**4
+        )
         with pytest.raises(StoreUnavailableError, match="tried"):
             await store.probe()
         assert 5 <= len(faulty.calls) <= 200

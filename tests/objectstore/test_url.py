@@ -81,7 +81,9 @@ def test_the_canonical_form_reads_back_as_itself(text: str) -> None:
     assert parse_store_url(str(url)) == url
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1).filter(lambda s: s not in {".", ".."}))
+@given(
+    st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1).filter(lambda s: s not in {".", ".."})
+)
 def test_any_prefix_and_directory_can_be_named(name: str) -> None:
     for url in (StoreURL("s3", "bucket", f"a/{name}"), StoreURL("file", f"/a/{name}")):
         assert parse_store_url(str(url)) == url

@@ -25,10 +25,10 @@ from ckptfs.types import Key
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-WINDOW_NAMES = 65_536
+WINDOW_NAMES = 262_144
 """Names of one directory held at a time (up to twice as many while they are read)."""
 
-WALKS_KEPT_MAX = 8
+WALKS_KEPT_MAX = 4
 """Listings that continue without a seek; more at a time still work, each page then reads its directories again."""
 
 _OWN_PREFIX = b"/".join(OWN_COMPONENTS) + b"/"
