@@ -202,6 +202,13 @@ class Bucket:
         self._state.touch()
         self._news.set()
 
+    def moved_on(self, key: Key, lsn: Lsn) -> Key:
+        """Where ``key`` is after the directory renames that came after ``lsn``, none of which is expanded yet."""
+        for move in sorted(self._tree_moves(), key=lambda move: move.lsn):
+            if move.lsn > lsn and key.startswith(move.old_prefix):
+                key = Key(move.new_prefix + key[len(move.old_prefix) :])
+        return key
+
     def covering_move(self, key: str) -> bool:
         """Whether a directory rename not yet expanded concerns ``key`` (keys below it, if it ends in a slash)."""
         for move in self._tree_moves():

@@ -135,10 +135,8 @@ class Publisher:
         return 0.0 if oldest_ns is None else max(0.0, (self._env.wall_ns() - oldest_ns) / 1e9)
 
     async def drained(self) -> None:
-        """Return when no key may differ any more."""
-        await trio.lowlevel.checkpoint()
-        while self._bucket.obligation_count or self._bucket.tree_move_count:
-            await self._progress.wait()
+        """Return when no key may differ any more, and the namespace on disk knows it."""
+        await self.wait([Key("")])
 
     async def wait(self, keys: Iterable[Key]) -> None:
         """Return when the bucket had what the namespace wants under each key, or below it if it ends in a slash.
@@ -149,6 +147,7 @@ class Publisher:
         for key in keys:
             while self._is_pending(key):
                 await self._progress.wait()
+        await self._namespace.state.flush()
 
     async def published_below(self, prefix: str) -> None:
         """:meth:`wait` for one key or prefix."""

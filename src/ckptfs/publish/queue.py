@@ -101,13 +101,14 @@ class WorkQueue:
         self._end(key)
 
     def park(self, key: Key, on: Key) -> None:
-        """The attempt on ``key`` ended because an attempt on another key must come first."""
+        """The attempt on ``key`` must come after one on another key. Who waits for ``key`` waits on."""
         assert key != on, f"{key} cannot wait for itself"
-        self._end(key)
+        self._busy.discard(key)
         self.waits[key] = on
         self._parks[key] = self._parks.get(key, 0) + 1
         self._waiters.setdefault(on, {})[key] = None
-        self.add(on, first=True)
+        if on not in self.waits:
+            self.add(on, first=True)
 
     def _end(self, key: Key) -> None:
         """An attempt on ``key`` is over, whatever came of it: who waited for it looks again."""

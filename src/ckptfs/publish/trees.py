@@ -34,8 +34,9 @@ async def expand(namespace: Namespace, move: TreeMove, *, chunk: int) -> None:
     while keys := bucket.objects_below(move.old_prefix, after, chunk):
         for key in keys:
             bucket.oblige(key, move.lsn)
-        if after == "" and keys[0] == move.old_prefix:
-            bucket.oblige(Key(move.new_prefix), move.lsn)
+            if key.endswith("/"):
+                moved = Key(move.new_prefix + key[len(move.old_prefix) :])
+                bucket.oblige(bucket.moved_on(moved, move.lsn), move.lsn)
         after = keys[-1]
         await state.flush()
     directory = find(namespace, Key(move.new_prefix[:-1]))
@@ -59,8 +60,6 @@ async def _oblige_below(namespace: Namespace, top: Ino, lsn: Lsn, *, chunk: int)
         for _, name, inode in entries:
             if inode.is_dir:
                 stack.append((inode.ino, 0))
-                if bucket.object(Key(f"{join(prefix, name)}/")) is not None:
-                    bucket.oblige(Key(f"{join(prefix, name)}/"), lsn)
             elif inode.is_file:
                 bucket.oblige(join(prefix, name), lsn)
         count += len(entries)
