@@ -130,7 +130,7 @@ def _ratio(mine: Series | None, other: Series | None) -> str:
     if mine is None or other is None or not mine.median() or not other.median():
         return "–"
     ratio = mine.median() / other.median() if mine.better == "more" else other.median() / mine.median()
-    return f"{ratio:.2f}×"
+    return f"{_number(ratio)}×"
 
 
 def _number(value: float) -> str:
