@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import trio
 import xxhash
 
 from ckptfs.errors import (
@@ -19,7 +20,7 @@ from ckptfs.errors import (
     StoreCorruptionError,
     StoreUnavailableError,
 )
-from ckptfs.namespace.rows import PLACE_FILE, PLACE_INLINE, PLACE_NONE
+from ckptfs.namespace.rows import PLACE_FILE, PLACE_NONE
 from ckptfs.objectstore.base import ABSENT, Condition, ObjectInfo
 from ckptfs.publish.conflict import Conflicts
 from ckptfs.publish.plan import Copy, Delete, Kind, Lost, Materialize, Probe, Put, PutMarker
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
     from ckptfs.publish.hooks import Hooks
     from ckptfs.publish.upload import Job, PublishLimits
     from ckptfs.staging import Staging
+
+SECURED_MAX = 10_000
+"""Contents that are remembered as durable here; more cost another sync."""
 
 _COMPARE_BYTES = 4 * BLOCK_BYTES
 
@@ -79,7 +83,9 @@ class Hand:
         self._hooks = hooks
         self._leaving: set[Key] = set()
         self._putting: dict[ContentId, Key] = {}
-        self.view = View(namespace, hooks.in_use, self._leaving, self._putting, waits, stuck)
+        self._unsynced: set[Key] = set()
+        self._secured: set[ContentId] = set()
+        self.view = View(namespace, hooks.in_use, self._leaving, self._putting, waits, stuck, self._unsynced, self._secured)
         self.uploader = Uploader(env, store, namespace, staging, limits)
         self.conflicts = Conflicts(namespace, hooks)
 
@@ -295,9 +301,24 @@ class Hand:
         self._namespace.contents.move(content, ContentState.FAULTY)
 
     async def _materialize(self, content_id: ContentId) -> None:
+        """Have the bytes of a content here, and have them stay here if the power fails when its object is gone."""
         await self._hooks.materialize(content_id)
         content = self._namespace.contents.get(content_id)
-        assert content is None or content.place in {PLACE_FILE, PLACE_INLINE}, "materialize brought the bytes"
+        if content is None:
+            return
+        if content.place == PLACE_FILE:
+            fd = await self._staging.open(content_id)
+            try:
+                await self._staging.disk.fsync(fd)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await self._staging.disk.close(fd)
+            await self._staging.sync_entry(content_id)
+        state = self._namespace.state
+        await state.sync(state.record("materialize", content=content_id))
+        if len(self._secured) >= SECURED_MAX:
+            self._secured.clear()
+        self._secured.add(content_id)
 
     # --- copying
 
@@ -319,9 +340,20 @@ class Hand:
             if await self._source_stands(step):
                 await self._met_other_copy(job, step)
         else:
-            self._holds(key, info, step.content)
+            await self._holds_copy(key, info, job)
         finally:
             self._end_change(key)
+
+    async def _holds_copy(self, key: Key, info: ObjectInfo, job: Job) -> None:
+        """As :meth:`_holds`. A copy that does not say whose it is must be on disk before its source goes."""
+        self._holds(key, info, job.content)
+        if job.digests or not job.size:
+            return
+        self._unsynced.add(key)
+        try:
+            await self._namespace.state.sync(self._namespace.state.record("copied", key=key, content=job.content))
+        finally:
+            self._unsynced.discard(key)
 
     async def _verified_copy(self, job: Job, copied: ObjectInfo) -> ObjectInfo:
         """As :meth:`_verified`, for a content without known digests: the store copied one generation by itself."""

@@ -67,7 +67,7 @@ class Occupant:
 
     Attributes:
         content: the content.
-        staged: its bytes are on this node too.
+        staged: its bytes are on this node too, made durable for this purpose.
         elsewhere: another object holds it for certain, and nobody is about to change that one.
         heir: a key that wants it and does not have it yet.
         heir_stuck: attempts on the heir keep failing, or the heir waits for this key.
@@ -138,7 +138,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Materialize:
-    """Bring a content to this node: its only object is about to be changed."""
+    """Have a content on this node, durably: its only object is about to be changed."""
 
     content: ContentId
 
@@ -169,8 +169,10 @@ def decide(scene: Scene) -> Action:
     written) the bytes are at least on this node before they leave the bucket; a mere deletion waits on.
     """
     wanted, known = scene.wanted, scene.known
+    if scene.uncertain:
+        return Probe()
     if _is_so(wanted, known):
-        return Probe() if scene.uncertain else Nothing()
+        return Nothing()
     if wanted.kind is Kind.MARKER:
         return PutMarker()
     if known is None:

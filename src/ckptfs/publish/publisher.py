@@ -6,6 +6,7 @@ It takes obliged keys, many at a time, and works on each until the bucket has wh
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +16,7 @@ from ckptfs.errors import (
     BucketNotFoundError,
     CkptfsError,
     PosixError,
+    SpaceError,
     StoreDeniedError,
     StoreRejectedError,
     StoreUnavailableError,
@@ -233,6 +235,12 @@ class Publisher:
         await trio.lowlevel.checkpoint()
         if key.startswith(RESERVED_PREFIX):
             raise StoreRejectedError(f"{key!r}: names below {RESERVED_PREFIX} are reserved")
+        obligation = self._bucket.obligation(key)
+        if obligation is not None:
+            # The bucket must not show what a power cut would undo here. But a full disk is no reason to stop: to
+            # publish is what makes room.
+            with suppress(SpaceError):
+                await self._namespace.state.sync(obligation.lsn)
         for _ in range(STEPS_MAX):
             if self._bucket.obligation(key) is None:
                 self._succeeded(key)

@@ -59,6 +59,8 @@ class View:
         putting: contents that are going up now, and under which key.
         waits: which key waits for which.
         stuck: keys that nobody should wait for.
+        unsynced: keys whose object is known, but not yet on disk.
+        secured: contents whose bytes here were made durable.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class View:
         putting: Mapping[ContentId, Key],
         waits: Mapping[Key, Key],
         stuck: AbstractSet[Key],
+        unsynced: AbstractSet[Key],
+        secured: AbstractSet[ContentId],
     ) -> None:
         self._namespace = namespace
         self._in_use = in_use
@@ -76,6 +80,8 @@ class View:
         self._putting = putting
         self._waits = waits
         self._stuck = stuck
+        self._unsynced = unsynced
+        self._secured = secured
 
     def scene(self, key: Key) -> Scene:
         """Everything that the decision about ``key`` depends on, as it is now."""
@@ -115,16 +121,17 @@ class View:
         Args:
             content: the content.
             but: a key that does not count.
-            certain: leave out keys with an attempt whose end nobody saw.
+            certain: leave out keys with an attempt whose end nobody saw, or that a power cut would make forget.
         """
         bucket = self._namespace.bucket
         for key in (content.key, *self._keys_wanting(content)):
             row = bucket.object(key) if key and key != but and key not in self._leaving else None
             if row is None or row.content != content.id:
                 continue
-            obligation = bucket.obligation(key) if certain else None
-            if obligation is None or not obligation.tried:
-                return Source(key, row.etag)
+            obligation = bucket.obligation(key)
+            if certain and (key in self._unsynced or (obligation is not None and obligation.tried)):
+                continue
+            return Source(key, row.etag)
         return None
 
     def _keys_wanting(self, content: Content) -> list[Key]:
@@ -147,7 +154,7 @@ class View:
         heir = wanting[0] if wanting else None
         return Occupant(
             content_id,
-            content.place != PLACE_NONE,
+            content.place != PLACE_NONE and content_id in self._secured,
             self.source(content, but=key, certain=True) is not None,
             heir,
             heir is not None and self._is_stuck(heir, key),
