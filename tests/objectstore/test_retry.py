@@ -40,8 +40,9 @@ class MockedTimeEnv(RealEnv):
 class FaultyStore:
     """A store between which and its user requests and answers get lost, as a test says beforehand.
 
-    ``faults[name]`` is consumed one per call: ``("request", error)`` raises without doing anything, ``("answer", error)``
-    does it and raises all the same, ``("meanwhile", function)`` does it, awaits the function, and loses the answer.
+    ``faults[name]`` is consumed one per call: ``("request", error)`` raises without doing anything, ``("answer",
+    error)`` does it and raises all the same, ``("meanwhile", function)`` does it, awaits the function, and loses the
+    answer.
     """
 
     def __init__(self, store: MemoryObjectStore, **faults: list[tuple[str, Any]]) -> None:

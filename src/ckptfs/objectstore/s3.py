@@ -130,11 +130,7 @@ class S3ObjectStore:
             check_range(key, offset, 0, info.size)
             return
         _check_readable(key)
-        request: dict[str, Any] = {
-            **self._at(key),
-            "Range": f"bytes={offset}-{offset + len(view) - 1}",
-            "ChecksumMode": "ENABLED",
-        }
+        request: dict[str, Any] = {**self._at(key), "Range": f"bytes={offset}-{offset + len(view) - 1}"}
         if etag is not None:
             request["IfMatch"] = s3_wire.quoted(etag)
         await self._run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
@@ -37,4 +37,20 @@ def make_client(url: StoreURL, connection_count_max: int) -> S3Client:
         user_agent_extra="ckptfs",
     )
     session = boto3.session.Session(region_name=params.get("region"))
-    return session.client("s3", endpoint_url=params.get("endpoint"), config=config)
+    client = session.client("s3", endpoint_url=params.get("endpoint"), config=config)
+    client.meta.events.register("before-call.s3.GetObject", _ask_for_checksum)
+    client.meta.events.register("before-call.s3.HeadBucket", _ask_for_region_once)
+    return client
+
+
+def _ask_for_checksum(params: dict[str, Any], **_: object) -> None:
+    """Ask for the object's checksum by header.
+
+    Asked by argument, the SDK verifies it itself, slowly and against ranges.
+    """
+    params["headers"]["x-amz-checksum-mode"] = "ENABLED"
+
+
+def _ask_for_region_once(params: dict[str, Any], **_: object) -> None:
+    """Keep the SDK, which asks a bucket for its region when it is redirected, from asking again for ever."""
+    params["context"].setdefault("s3_redirect", {})["redirected"] = True
