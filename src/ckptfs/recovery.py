@@ -151,7 +151,7 @@ def _settle_open(namespace: Namespace, staging: Staging, content: Content, inode
 
 
 def _mark_torn(namespace: Namespace, content: Content, inode: Inode, report: Report) -> None:
-    inode.size = content.size
+    inode.size = inode.allocated = content.size
     namespace.state.inodes.mark(inode.ino)
     namespace.contents.move(content, _S.TORN)
     report.torn.extend(_paths(namespace, inode))

@@ -83,7 +83,7 @@ class Rig:
         return ino
 
     async def load(self, ino: Ino) -> bytes:
-        handle = await self.vfs.io.open(ino, os.O_RDONLY)
+        handle = await self.vfs.io.open(ino, os.O_RDONLY, 0)
         data = await self.vfs.io.read(handle, 0, 1 << 30)
         await self.close(handle)
         return data

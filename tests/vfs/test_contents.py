@@ -59,7 +59,7 @@ def test_until_the_new_content_is_closed_the_old_one_is_what_a_crash_leaves(tmp_
         old, new = b"o" * size, b"n" * size
         async with running(tmp_path) as rig:
             ino = await rig.save(b"f", old)
-            handle = await rig.vfs.io.open(ino, os.O_WRONLY | os.O_TRUNC)
+            handle = await rig.vfs.io.open(ino, os.O_WRONLY | os.O_TRUNC, 0)
             assert committed(rig, ino) == old
             await rig.vfs.io.write(handle, 0, new)
             assert committed(rig, ino) == old
@@ -77,16 +77,16 @@ def test_a_reader_keeps_the_old_content_when_a_writer_truncates(tmp_path: Path, 
         async with running(tmp_path) as rig:
             ino = await rig.save(b"f", old)
             await rig.vfs.names.link(ino, ROOT_INO, b"g")
-            reader = await rig.vfs.io.open(ino, os.O_RDONLY)
+            reader = await rig.vfs.io.open(ino, os.O_RDONLY, 0)
             with pytest.raises(PosixError) as raised:
-                await rig.vfs.io.open(ino, os.O_WRONLY | os.O_TRUNC)
+                await rig.vfs.io.open(ino, os.O_WRONLY | os.O_TRUNC, 0)
             assert raised.value.errno == errno.ESTALE
             found = await rig.vfs.names.lookup(ROOT_INO, b"f")
             assert found is not None
             assert found.inode.ino != ino
             assert found.inode.nlink == 2
             assert committed(rig, found.inode.ino) == old
-            writer = await rig.vfs.io.open(found.inode.ino, os.O_WRONLY | os.O_TRUNC)
+            writer = await rig.vfs.io.open(found.inode.ino, os.O_WRONLY | os.O_TRUNC, 0)
             await rig.vfs.io.write(writer, 0, new)
             await rig.close(writer)
             assert await rig.vfs.io.read(reader, 0, size) == old
@@ -106,7 +106,7 @@ def test_a_second_writer_joins_the_content_that_is_being_written(tmp_path: Path,
         async with running(tmp_path) as rig:
             one, ino = await rig.create(b"f")
             await rig.vfs.io.write(one, 0, b"a" * size)
-            other = await rig.vfs.io.open(ino, os.O_WRONLY)
+            other = await rig.vfs.io.open(ino, os.O_WRONLY, 0)
             await rig.vfs.io.write(other, size, b"b" * size)
             await rig.close(one)
             assert rig.namespace.bucket.obligation(Key("f")) is None, "only the last close publishes"
@@ -123,7 +123,7 @@ def test_a_content_that_is_to_be_published_is_copied_before_it_is_changed(tmp_pa
         async with running(tmp_path) as rig:
             ino = await rig.save(b"f", b"o" * size)
             obliged = rig.namespace.tree.inode(ino).content
-            handle = await rig.vfs.io.open(ino, os.O_RDWR)
+            handle = await rig.vfs.io.open(ino, os.O_RDWR, 0)
             await rig.vfs.io.write(handle, 10, b"new")
             assert committed(rig, ino) == b"o" * size
             assert rig.namespace.tree.inode(ino).content == obliged
@@ -192,7 +192,7 @@ def test_a_full_disk_fails_the_writer_and_leaves_the_older_content(tmp_path: Pat
         async with running(tmp_path) as rig:
             ino = await rig.save(b"f", b"old")
             obliged = rig.namespace.tree.inode(ino).content
-            handle = await rig.vfs.io.open(ino, os.O_WRONLY | os.O_TRUNC)
+            handle = await rig.vfs.io.open(ino, os.O_WRONLY | os.O_TRUNC, 0)
             rig.disk.errors["pwrite"] = errno.ENOSPC
             with pytest.raises(OSError, match="pwrite"):
                 await rig.vfs.io.write(handle, 0, bytes(300_000))

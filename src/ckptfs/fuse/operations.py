@@ -79,7 +79,7 @@ class Operations(pyfuse3.Operations):
         """Calls that failed for another reason than POSIX's, by call."""
 
     def _entry(self, attributes: Attributes) -> pyfuse3.EntryAttributes:
-        inode, size = attributes
+        inode, size, allocated = attributes
         entry = pyfuse3.EntryAttributes()
         entry.st_ino = inode.ino
         entry.generation = 0
@@ -92,7 +92,7 @@ class Operations(pyfuse3.Operations):
         entry.st_rdev = inode.rdev
         entry.st_size = size
         entry.st_blksize = 1 << 20
-        entry.st_blocks = (size + 511) >> 9
+        entry.st_blocks = (allocated + 511) >> 9
         entry.st_atime_ns = inode.atime_ns
         entry.st_mtime_ns = inode.mtime_ns
         entry.st_ctime_ns = inode.ctime_ns
@@ -196,7 +196,7 @@ class Operations(pyfuse3.Operations):
 
     @_answering
     async def open(self, inode: int, flags: int, ctx: pyfuse3.RequestContext) -> pyfuse3.FileInfo:
-        return pyfuse3.FileInfo(fh=await self._vfs.io.open(Ino(inode), flags), keep_cache=True)
+        return pyfuse3.FileInfo(fh=await self._vfs.io.open(Ino(inode), flags, ctx.uid), keep_cache=True)
 
     @_answering
     async def create(

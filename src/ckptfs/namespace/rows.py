@@ -28,6 +28,7 @@ class Inode:
     nlink: int
     rdev: int
     size: int
+    allocated: int
     atime_ns: int
     mtime_ns: int
     ctime_ns: int
@@ -56,6 +57,7 @@ class Inode:
             self.nlink,
             self.rdev,
             self.size,
+            self.allocated,
             self.atime_ns,
             self.mtime_ns,
             self.ctime_ns,
@@ -69,7 +71,7 @@ class Inode:
         )
 
 
-INODE_COLUMN_COUNT = 17
+INODE_COLUMN_COUNT = 18
 
 
 @dataclass(slots=True)

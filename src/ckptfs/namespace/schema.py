@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS inode (
     nlink INTEGER NOT NULL,
     rdev INTEGER NOT NULL,
     size INTEGER NOT NULL,
+    allocated INTEGER NOT NULL, -- bytes that are no holes, as far as the local disk tells
     atime_ns INTEGER NOT NULL,
     mtime_ns INTEGER NOT NULL,
     ctime_ns INTEGER NOT NULL,

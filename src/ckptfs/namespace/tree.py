@@ -96,6 +96,7 @@ class Tree(TreeView):
             nlink=2 if is_dir else 1,
             rdev=rdev,
             size=len(target) if target is not None else 0,
+            allocated=0,
             atime_ns=now,
             mtime_ns=now,
             ctime_ns=now,
@@ -116,7 +117,24 @@ class Tree(TreeView):
             return
         now = self._state.env.wall_ns()
         root = Inode(
-            ROOT_INO, stat.S_IFDIR | mode, uid, gid, 2, 0, 0, now, now, now, now, NO_CONTENT, ROOT_INO, b"", None, 0, 0
+            ROOT_INO,
+            stat.S_IFDIR | mode,
+            uid,
+            gid,
+            2,
+            0,
+            0,
+            0,
+            now,
+            now,
+            now,
+            now,
+            NO_CONTENT,
+            ROOT_INO,
+            b"",
+            None,
+            0,
+            0,
         )
         self._state.inodes.put(ROOT_INO, root)
         self._state.record("make_root", mode=mode, uid=uid, gid=gid)
@@ -304,7 +322,8 @@ class Tree(TreeView):
         names = self.names_of(old)
         assert names, "an inode without names is not superseded"
         new = self._new_inode(old.parent, old.name, old.mode, old.uid, old.gid)
-        new.nlink, new.birth_ns, new.size, new.content = old.nlink, old.birth_ns, old.size, old.content
+        new.nlink, new.birth_ns, new.content = old.nlink, old.birth_ns, old.content
+        new.size, new.allocated = old.size, old.allocated
         new.atime_ns, new.mtime_ns = old.atime_ns, old.mtime_ns
         content = self._state.contents.get(old.content)
         if content is not None:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
 
 
 class Attributes(NamedTuple):
-    """What stat(2) tells: the inode's row (not to be kept) and the live size in bytes."""
+    """What stat(2) tells: the inode's row (not to be kept), the live size, and how much of it is no hole, in bytes."""
 
     inode: Inode
     size: int
+    allocated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,9 @@ class Core:
     def attributes_of(self, inode: Inode) -> Attributes:
         """Attributes of the inode of a row."""
         file = self.files.get(inode.ino)
-        return Attributes(inode, inode.size if file is None else file.size)
+        if file is None:
+            return Attributes(inode, inode.size, inode.allocated)
+        return Attributes(inode, file.size, file.allocated)
 
     def may_change(self) -> None:
         """Raise unless the mount takes changes now."""

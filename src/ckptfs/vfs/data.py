@@ -92,6 +92,7 @@ class FileData:
             file.error = file.error or error
             raise
         file.size = max(file.size, offset + len(data))
+        file.allocated = min(file.size, file.allocated + len(data))
         file.generation += 1
 
     async def _write_file(self, file: OpenFile, offset: int, data: bytes) -> bool:
@@ -219,6 +220,7 @@ class FileData:
                 assert file.fd is not None
                 await self._disk.truncate(file.fd, size)
             file.size = size
+            file.allocated = min(file.allocated, size)
             file.generation += 1
 
     async def begin_empty(self, file: OpenFile) -> None:
@@ -230,7 +232,7 @@ class FileData:
             await self._files.retire(file)
             file.error = None
             self._files.begin_inline(file, bytearray())
-            file.size = 0
+            file.size = file.allocated = 0
             file.generation += 1
 
 

@@ -175,7 +175,7 @@ class FileCalls:
             raise PosixError(errno.EBADF)
         return handle
 
-    async def open(self, ino: Ino, flags: int) -> int:
+    async def open(self, ino: Ino, flags: int, uid: int) -> int:
         """Open a file; gives the handle. ``O_TRUNC`` begins a new content (see :mod:`ckptfs.vfs.files`)."""
         inode = self._tree.inode(ino)
         if not inode.is_file:
@@ -194,8 +194,22 @@ class FileCalls:
                 with trio.CancelScope(shield=True):
                     await self._files.release(file, writing=True)
                 raise
-            self._touch_mtime(ino)
+            self._truncated(ino, uid)
         return self._new_handle(file, writing=writing or truncating)
+
+    def _truncated(self, ino: Ino, uid: int) -> None:
+        """What truncating at open(2) does beside the bytes: the kernel leaves all of it to the filesystem then.
+
+        Of a file that somebody else than root truncates the set-id bits go (POSIX; the group's only where the group
+        may execute, as in the kernel's ``setattr_should_drop_suidgid``).
+        """
+        self._touch_mtime(ino)
+        inode = self._tree.inode(ino)
+        if uid and inode.mode & (stat.S_ISUID | stat.S_ISGID):
+            inode.mode &= ~stat.S_ISUID
+            if inode.mode & stat.S_IXGRP:
+                inode.mode &= ~stat.S_ISGID
+            self._state.record("setattr", ino=ino, mode=inode.mode)
 
     def open_new(self, inode: Inode) -> int:
         """Open a file that was just made, for writing; gives the handle. Closing it unwritten publishes it empty."""

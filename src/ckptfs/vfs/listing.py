@@ -232,7 +232,7 @@ class Listing:
             parent, name, stat.S_IFREG | self._foreign.file_mode, self._foreign.uid, self._foreign.gid, info.mtime_ns
         )
         content = namespace.contents.from_bucket(inode.ino, info.key, info.etag, info.size)
-        inode.content, inode.size = content.id, info.size
+        inode.content, inode.size, inode.allocated = content.id, info.size, info.size
         namespace.bucket.holds(info.key, info, content.id)
         return inode
 

@@ -146,7 +146,7 @@ class NameCalls:
         existing = self._tree.lookup(parent, name)
         if existing is not None and not flags & os.O_EXCL:
             ino = existing.ino
-            return await self._io.open(ino, flags), self._core.attributes(ino)
+            return await self._io.open(ino, flags, uid), self._core.attributes(ino)
         inode = await self.make(parent, name, stat.S_IFREG | stat.S_IMODE(mode), uid, gid)
         return self._io.open_new(inode), self._core.attributes_of(inode)
 

@@ -39,6 +39,7 @@ class OpenFile:
         ino: the inode.
         content: live content; ``NO_CONTENT`` is the empty one.
         size: live size in bytes.
+        allocated: bytes that are no holes; counted from the writes, set right by each sync and seal.
         handles: how many opens there are; ``writers`` of them for writing.
         buffer: the bytes of a live content that is OPEN and inline.
         fd: the staging file of the live content, once it was needed.
@@ -52,6 +53,7 @@ class OpenFile:
     ino: Ino
     content: ContentId
     size: int
+    allocated: int = 0
     handles: int = 0
     writers: int = 0
     buffer: bytearray | None = None
@@ -107,7 +109,7 @@ class OpenFiles:
         """Count one more handle."""
         file = self._open.get(inode.ino)
         if file is None:
-            file = OpenFile(inode.ino, inode.content, inode.size)
+            file = OpenFile(inode.ino, inode.content, inode.size, inode.allocated)
             content = self._namespace.contents.get(inode.content)
             if content is not None and content.state in {ContentState.OPEN, ContentState.SEALED, ContentState.TORN}:
                 file.durable_generation = -1
@@ -124,11 +126,14 @@ class OpenFiles:
         if file.handles:
             return
         async with file.lock:
-            if file.handles:
-                return
-            await self.retire(file)
-            if not file.handles:
+            # Both awaits let others open and close the file: the last of them forgets it, and only once.
+            if self._is_unheld(file):
+                await self.retire(file)
+            if self._is_unheld(file):
                 self._forget(file)
+
+    def _is_unheld(self, file: OpenFile) -> bool:
+        return not file.handles and self._open.get(file.ino) is file
 
     def _forget(self, file: OpenFile) -> None:
         self._open.pop(file.ino, None)

@@ -74,6 +74,7 @@ class Sealer:
             return
         async with self._locked_descriptor(file) as fd:
             await self._disk.fsync(fd)
+            file.allocated = min(file.size, await self._disk.allocated(fd))
         if not file.entry_synced:
             await self._staging.sync_entry(file.content)
             file.entry_synced = True
@@ -106,7 +107,7 @@ class Sealer:
         if content is not None and content.state is ContentState.OPEN:
             content.size = file.size
             self._namespace.state.contents.mark(content.id)
-        inode.size = file.size
+        inode.size, inode.allocated = file.size, file.allocated
         self._files.drop_if_unused(self._namespace.contents.commit(inode, file.content))
 
     async def seal(self, file: OpenFile, *, durable: bool) -> None:
@@ -154,6 +155,7 @@ class Sealer:
         async def compute(fd: Fd) -> None:
             nonlocal digests
             digests = await self._env.run_blocking(digest_blocks, fd, file.size, limiter=self._digest_limiter)
+            file.allocated = min(file.size, await self._disk.allocated(fd))
 
         async with self._locked_descriptor(file) as fd:
             if not durable:

@@ -108,6 +108,8 @@ class XattrCalls:
             raise PosixError(errno.EPERM)
         if len(name) > NAME_BYTES_MAX:
             raise PosixError(errno.ERANGE)
+        if name.endswith(b".") and name.count(b".") == 1:
+            raise PosixError(errno.EINVAL)
         if len(value) > VALUE_BYTES_MAX:
             raise PosixError(errno.E2BIG)
 
