@@ -27,6 +27,7 @@ WEED_MANGLES = frozenset(
         "backslash",  # becomes a slash
         "controls",  # its continuation tokens are keys, and come back damaged where XML cannot carry one
         "empty-name",  # "a//b" becomes "a/b"
+        "slash-first",  # and so does this one, behind a prefix
     }
 )
 WEED_DEVIATES = frozenset(

@@ -52,7 +52,6 @@ def check_key(key: Key, capabilities: Capabilities, *, prefix: str = "") -> None
     Raises:
         StoreRejectedError: empty, not Unicode text, or too long together with ``prefix``.
     """
-    assert not key.startswith("/"), f"a key never begins with a slash: {key!r}"
     byte_count = len(key_utf8(key)) + len(prefix.encode())
     if not key:
         raise StoreRejectedError("an object needs a key that is not empty")

@@ -23,7 +23,7 @@ from ckptfs.objectstore.base import ANY, Capabilities, Condition, ListPage, Obje
 from ckptfs.objectstore.checks import check_body, check_list_arguments, check_metadata, check_parts, check_range
 from ckptfs.objectstore.file_io import FileTree, components_of, copy_all, error_of, write_all
 from ckptfs.objectstore.file_list import Lister, Walk, object_info, stat_file
-from ckptfs.objectstore.file_meta import TICK_NS, etag_of, same_bytes
+from ckptfs.objectstore.file_meta import TICK_NS, etag_of, is_recent, same_bytes
 from ckptfs.objectstore.file_upload import FileUploads
 from ckptfs.types import ETag, Key
 
@@ -300,7 +300,7 @@ class FileObjectStore:
         now_ns = self._env.wall_ns()
         hot = set()
         for info, status in zip(objects, statuses, strict=True):
-            if 0 <= now_ns - status.st_ctime_ns < TICK_NS and not self._is_own(info):
+            if is_recent(status, now_ns) and not self._is_own(info):
                 hot.add(info.key)
         return frozenset(hot)
 
@@ -318,7 +318,6 @@ class FileObjectStore:
 
 def _check_key(key: Key) -> None:
     """Refuse a key that no file can have."""
-    assert not key.startswith("/"), f"a key never begins with a slash: {key!r}"
     byte_count = len(os.fsencode(key))
     if components_of(key) is None or byte_count > _CAPABILITIES.key_bytes_max:
         raise StoreRejectedError(

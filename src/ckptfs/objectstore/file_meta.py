@@ -46,6 +46,14 @@ def same_bytes(status: os.stat_result, before: os.stat_result) -> bool:
     return (status.st_size, status.st_mtime_ns) == (before.st_size, before.st_mtime_ns)
 
 
+def is_recent(status: os.stat_result, now_ns: int) -> bool:
+    """Whether the file changed within this tick of the kernel's clock, so that the next change may not move its ctime.
+
+    A ctime far in the future is of a file server with a clock ahead of ours: then there is nothing to wait for.
+    """
+    return -_CLOCK_SKEW_NS <= now_ns - status.st_ctime_ns < TICK_NS
+
+
 @dataclass(frozen=True, slots=True)
 class Noted:
     """What was written beside the bytes when the store took them: the state it belongs to, and the user's metadata."""
@@ -119,11 +127,7 @@ class MetadataKeeper:
 
     def settled(self, fd: int, status: os.stat_result, now_ns: int) -> bool:
         """Whether any later change of the file will make another etag than ``status`` has now."""
-        age_ns = now_ns - status.st_ctime_ns
-        # A file server may have a clock ahead of ours: then there is nothing to wait for.
-        if age_ns >= TICK_NS or age_ns < -_CLOCK_SKEW_NS:
-            return True
-        return self.read(fd, status) is not None
+        return not is_recent(status, now_ns) or self.read(fd, status) is not None
 
     def _sidecar(self, status: os.stat_result) -> str:
         return f"{self._sidecars}/{status.st_ino:x}-{status.st_size:x}-{status.st_mtime_ns:x}"

@@ -53,6 +53,7 @@ ODD_KEYS: Mapping[str, str] = {
 
 REFUSABLE_KEYS: Mapping[str, str] = {
     "empty-name": "a//b",
+    "slash-first": "/a",
     "dot": "a/./b",
     "dot-dot": "a/../b",
     "long-name": "n" * 256,
