@@ -35,7 +35,7 @@ async def stop_on_signals(service: Service, *, task_status: trio.TaskStatus[None
 async def _stop(service: Service, name: str) -> None:
     pending = service.pending()
     _LOGGER.warning(
-        "%s: ending the session; %d objects (%d bytes) are not published yet and stay staged for the next mount",
+        "%s: ending the session; not yet published, and staged for the next mount: %d objects, %d bytes",
         name,
         pending["objects"],
         pending["bytes"],

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import logging
 import os
 import re
 from pathlib import Path
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ckptfs.env import Env
-
-_LOGGER = logging.getLogger(__name__)
 
 IDENTITY_NAME: Final = "ckptfs.json"
 LOCK_NAME: Final = "lock"
@@ -105,6 +102,11 @@ def locked(path: Path, in_use: Callable[[str], CkptfsError]) -> Iterator[None]:
         os.close(descriptor)
 
 
+def lies_in_memory(directory: Path) -> bool:
+    """Whether what is staged there is lost when the machine loses power."""
+    return mounts.filesystem_of(directory).filesystem in MEMORY_FILESYSTEMS
+
+
 def _in_use(directory: Path, pid: str) -> CkptfsError:
     return CkptfsError(
         f"the cache directory is in use by another mount: {directory} (pid {pid})",
@@ -118,10 +120,6 @@ def _check_filesystem(directory: Path) -> None:
         raise UsageError(
             f"the cache directory lies on a FUSE filesystem ({here.filesystem} at {here.mountpoint}): {directory}",
             hint="Name a directory on a local disk with --cache-dir.",
-        )
-    if here.filesystem in MEMORY_FILESYSTEMS:
-        _LOGGER.warning(
-            "the cache directory lies in memory: what is staged there is lost with the machine: %s", directory
         )
 
 

@@ -70,10 +70,11 @@ def _check_fuse(settings: Settings) -> None:
             hint="Load the kernel module (modprobe fuse); in a container, start it with --device /dev/fuse and"
             " --cap-add SYS_ADMIN.",
         )
-    if not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK):
-        raise CkptfsError(f"this user may not open {_FUSE_DEVICE}", hint="Its mode should be 666; see ls -l /dev/fuse.")
-    if os.geteuid() == 0:
-        return
+    if os.geteuid() != 0:
+        _check_fuse_for_users(settings)
+
+
+def _check_fuse_for_users(settings: Settings) -> None:
     if shutil.which("fusermount3") is None:
         raise CkptfsError(
             "fusermount3 is not installed", hint="Install the package fuse3: only root mounts without it."
@@ -82,6 +83,8 @@ def _check_fuse(settings: Settings) -> None:
         raise UsageError(
             "allow_other is for root only on this machine", hint=f"Add the line user_allow_other to {_FUSE_CONFIG}."
         )
+    if not os.access(_FUSE_DEVICE, os.R_OK | os.W_OK):
+        raise CkptfsError(f"this user may not open {_FUSE_DEVICE}", hint="Its mode should be 666: chmod 666 /dev/fuse.")
 
 
 def _user_allow_other() -> bool:

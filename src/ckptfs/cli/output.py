@@ -61,9 +61,9 @@ def count(number: int, noun: str) -> str:
 
 
 def pending_text(pending: dict[str, int]) -> str:
-    """What is not yet published, in words: ``3 objects (1.5 GiB), 1 of them failing``."""
-    text = f"{count(pending['objects'], 'object')} ({size(pending['bytes'])})"
-    return f"{text}, {pending['failing']} of them failing" if pending.get("failing") else text
+    """What is not yet published, in words: ``3 objects (1.5 GiB, 1 failing)``."""
+    failing = f", {pending['failing']} failing" if pending.get("failing") else ""
+    return f"{count(pending['objects'], 'object')} ({size(pending['bytes'])}{failing})"
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:

@@ -238,6 +238,8 @@ def _serve(settings: Settings, store: str, *, log: Path | None, on_ready: Callab
         held.enter_context(cachedir.claimed(settings.cache_dir, store, env))
         held.enter_context(_logging(log, settings))
         _LOGGER.info("ckptfs %s, pid %d, runtime directory %s: %s", __version__, os.getpid(), runtime, settings)
+        if cachedir.lies_in_memory(settings.cache_dir):
+            _LOGGER.warning("the cache directory lies in memory: what is staged is lost with the machine's power")
         try:
             trio.run(serve, settings, env, usable)
         except BaseException as error:

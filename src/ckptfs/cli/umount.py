@@ -64,7 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         client.stop()
     _await_end(mountpoint, entry)
     if left["objects"]:
-        print_note(f"{pending_text(left)} not published yet: the next mount with {entry.cache_dir} does it")
+        print_note(
+            f"kept for the next mount: {pending_text(left)} not published yet. Mounting {entry.store} with"
+            f" --cache-dir {entry.cache_dir} publishes the rest."
+        )
     return 0
 
 
@@ -82,8 +85,8 @@ def _drain(client: ControlClient, entry: MountEntry, timeout_s: float | None) ->
             if timeout_s is None or not left:
                 raise
             raise DeadlineError(
-                f"not everything is published after {timeout_s:g} s: {pending_text(left)} left of {entry.mountpoint},"
-                " which stays mounted",
+                f"not everything is published after {timeout_s:g} s: {pending_text(left)} left;"
+                f" still mounted: {entry.mountpoint}",
                 hint=error.hint
                 or "Wait longer, see 'ckptfs status' for errors, or keep the rest staged with --no-drain.",
             ) from None
