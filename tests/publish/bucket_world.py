@@ -268,6 +268,6 @@ def memory_store() -> WatchedStore:
 
 def pattern(size: int, seed: int = 0) -> bytes:
     """Bytes of which no two blocks are equal."""
-    return b"".join(
-        (seed * 1_000_003 + number).to_bytes(8, "little") * 512 for number in range(-(-size // 4096))
-    )[:size]
+    return b"".join((seed * 1_000_003 + number).to_bytes(8, "little") * 512 for number in range(-(-size // 4096)))[
+        :size
+    ]

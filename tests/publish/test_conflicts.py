@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import trio
-from bucket_world import World, WatchedStore, memory_store, pattern
+from bucket_world import World, memory_store, pattern
 
 from ckptfs.namespace.paths import NAME_BYTES_MAX
 from ckptfs.publish import PublishLimits
@@ -201,8 +201,6 @@ def test_a_copy_of_our_object_made_by_others_is_theirs(tmp_path: Path) -> None:
             assert sorted(objects.values()) == [b"A", b"A", b"B2"]
 
     trio.run(main)
-
-
 
 
 def test_a_lost_answer_followed_by_a_rewrite_is_no_conflict(tmp_path: Path) -> None:

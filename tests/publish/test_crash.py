@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from bucket_world import World, WatchedStore, memory_store, pattern
+from bucket_world import WatchedStore, World, memory_store, pattern
 
 from ckptfs.namespace.contents import UNPUBLISHED
 from ckptfs.namespace.rows import PLACE_NONE
@@ -31,6 +32,7 @@ class PowerCut:
         self._commit = world.namespace.state.database.commit
         self._kept = world.path / "kept"
         self._kept.mkdir()
+        self._lock = threading.Lock()
         world.namespace.state.database.commit = self  # type: ignore[method-assign, assignment]
 
     def __call__(self, batch: Batch) -> None:
@@ -39,36 +41,51 @@ class PowerCut:
             self.keep()
 
     def keep(self) -> None:
-        for name in ("namespace.sqlite", "namespace.sqlite-wal"):
-            shutil.copy(self._world.path / name, self._kept)
+        with self._lock:
+            for name in ("namespace.sqlite", "namespace.sqlite-wal"):
+                shutil.copy(self._world.path / name, self._kept)
 
     def leave(self, path: Path) -> None:
         """Leave the disk as it would be found in ``path``."""
-        shutil.copytree(self._kept, path)
-        shutil.copytree(self._world.path / "contents", path / "contents")
+        with self._lock:
+            shutil.copytree(self._kept, path)
+            shutil.copytree(self._world.path / "contents", path / "contents")
 
 
-async def work(world: World) -> dict[str, bytes]:
-    """A bit of everything; gives what the bucket is to hold in the end."""
+async def work(world: World) -> None:
+    """A bit of everything."""
     world.mkdir("d")
     await world.write("d/a", b"A")
     await world.write("d/large", LARGE)
     await world.write("x", b"X")
     await world.write("y", b"Y" * 70_000)
     await world.write("gone", b"gone")
+    for path, data in (("foreign", b"theirs"), ("foreign1", b"1"), ("foreign2", b"2")):
+        world.adopt(*world.place(path), await world.put_foreign(path, data))
     await world.namespace.state.flush()
-    return {"d/a": b"A", "d/large": LARGE, "x": b"X", "y": b"Y" * 70_000, "gone": b"gone"}
 
 
 async def more_work(world: World) -> dict[str, bytes]:
+    """Change all of it; gives what the bucket is to hold in the end."""
     world.rename("d", "e")
     world.rename("x", "y", RENAME_EXCHANGE)
     world.unlink("gone")
     await world.write("e/a", b"A2")
     world.rename("e/large", "large")
+    world.rename("foreign", "e/foreign")
+    world.rename("foreign1", "foreign2", RENAME_EXCHANGE)
     await world.write("new", b"new")
     await world.namespace.state.flush()
-    return {"e/a": b"A2", "large": LARGE, "x": b"Y" * 70_000, "y": b"X", "new": b"new"}
+    return {
+        "e/a": b"A2",
+        "e/foreign": b"theirs",
+        "foreign1": b"2",
+        "foreign2": b"1",
+        "large": LARGE,
+        "x": b"Y" * 70_000,
+        "y": b"X",
+        "new": b"new",
+    }
 
 
 def life_after_kill(path: Path, store: WatchedStore, number: int) -> World:
@@ -86,7 +103,7 @@ def life_after_kill(path: Path, store: WatchedStore, number: int) -> World:
 
 
 @pytest.mark.parametrize("effective", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("crash_at", range(1, 26))
+@pytest.mark.parametrize("crash_at", range(1, 36))
 def test_pub_1_a_crash_at_any_store_call(crash_at: int, effective: bool, tmp_path: Path) -> None:  # noqa: FBT001
     """The power fails at the n-th change of the bucket, before or after it took effect."""
 

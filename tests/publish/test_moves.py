@@ -272,9 +272,7 @@ def test_a_tree_of_a_thousand_files_moves_by_copies(tmp_path: Path) -> None:
             world.rename("old", "new")
             assert time.monotonic() - began_s < 0.05
             await world.drain()
-            assert await world.objects() == {
-                f"new/{d}/{n}": b"%d %d" % (d, n) for d in range(10) for n in range(100)
-            }
+            assert await world.objects() == {f"new/{d}/{n}": b"%d %d" % (d, n) for d in range(10) for n in range(100)}
             assert world.store.count("copy") == world.store.count("delete") == 1000
             assert world.store.count("put") == 0
 

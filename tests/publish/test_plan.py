@@ -40,7 +40,9 @@ OCCUPANTS = [
     None,
     *(
         Occupant(OTHER, staged, elsewhere, heir, stuck)
-        for staged, elsewhere, heir, stuck in itertools.product([False, True], [False, True], [None, HEIR], [False, True])
+        for staged, elsewhere, heir, stuck in itertools.product(
+            [False, True], [False, True], [None, HEIR], [False, True]
+        )
         if heir is not None or not stuck
     ),
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import trio
-from bucket_world import World, WatchedStore, memory_store, pattern
+from bucket_world import WatchedStore, World, memory_store, pattern
 
 from ckptfs.env import RealEnv
 from ckptfs.errors import StoreDeniedError, StoreUnavailableError
@@ -93,7 +93,9 @@ def test_a_stalled_put_holds_up_no_other_key(tmp_path: Path) -> None:
                 await trio.sleep_forever()
 
         store.before = before
-        world = World(tmp_path / "cache", store, PublishLimits(part_bytes=BLOCK_BYTES, upload_count_max=1, request_s=60))
+        world = World(
+            tmp_path / "cache", store, PublishLimits(part_bytes=BLOCK_BYTES, upload_count_max=1, request_s=60)
+        )
         async with world.life():
             await world.write("stalled", b"x")
             for number in range(200):

@@ -195,6 +195,8 @@ class Evictor:
         page = self._unindexed_page() if self._unindexed_bytes else []
         oldest = [*page, *islice(self._index.items(), SCAN_COUNT - len(page))]
         choice = choose(oldest, surplus, self._is_needed)
+        looked_at = dict(page).keys() & {*choice.victims, *choice.kept}
+        self._cursor = max(looked_at, default=self._cursor)
         self._keep(choice.kept, dict(page))
         partial = {content for content in choice.victims if self._place(content) == PLACE_NONE}
         count = await self._evict([content for content in choice.victims if content not in partial])
@@ -206,11 +208,15 @@ class Evictor:
 
     def _unindexed_page(self) -> list[tuple[ContentId, int]]:
         """Some clean contents whose order of use is not known: they are older than those of the index."""
-        page = self._namespace.contents.clean(self._cursor, SCAN_COUNT // 2)
-        self._cursor = page[-1][0] if page else ContentId(0)
-        if not page:
-            self._unindexed_bytes = 0
-        return [(content, size) for content, size in page if content not in self._index]
+        while page := self._namespace.contents.clean(self._cursor, SCAN_COUNT // 2):
+            unindexed = [(content, size) for content, size in page if content not in self._index]
+            if unindexed:
+                return unindexed
+            self._cursor = page[-1][0]
+        # All were looked at: what was needed is in the index now.
+        self._cursor = ContentId(0)
+        self._unindexed_bytes = 0
+        return []
 
     def _keep(self, kept: list[ContentId], unindexed: dict[ContentId, int]) -> None:
         """Contents that are needed count as used now; those that are not clean any more do not count."""

@@ -23,7 +23,7 @@ from ckptfs.errors import (
 from ckptfs.namespace.rows import PLACE_FILE, PLACE_NONE
 from ckptfs.objectstore.base import ABSENT, Condition, ObjectInfo
 from ckptfs.publish.conflict import Conflicts
-from ckptfs.publish.plan import Copy, Delete, Kind, Lost, Materialize, Probe, Put, PutMarker
+from ckptfs.publish.plan import Copy, Delete, Kind, Lost, Materialize, Probe, Put, PutMarker, Source
 from ckptfs.publish.upload import DIGEST_NAME, MARK_NAME, Uploader, deadline, job_of, mark_of
 from ckptfs.publish.view import View
 from ckptfs.staging import BLOCK_BYTES
@@ -85,7 +85,9 @@ class Hand:
         self._putting: dict[ContentId, Key] = {}
         self._unsynced: set[Key] = set()
         self._secured: set[ContentId] = set()
-        self.view = View(namespace, hooks.in_use, self._leaving, self._putting, waits, stuck, self._unsynced, self._secured)
+        self.view = View(
+            namespace, hooks.in_use, self._leaving, self._putting, waits, stuck, self._unsynced, self._secured
+        )
         self.uploader = Uploader(env, store, namespace, staging, limits)
         self.conflicts = Conflicts(namespace, hooks)
 
@@ -327,13 +329,14 @@ class Hand:
         self._begin_change(key)
         try:
             await self._guard(key, step.over)
+            metadata = job.metadata if job.digests or not job.size else await self._marked(key, step.source)
             with deadline(self.uploader.request_s(job.size), f"copy of {step.source.key!r} to {key!r}"):
                 copied = await self._store.copy(
                     step.source.key,
                     key,
                     etag=step.source.etag,
                     condition=_over(step.over),
-                    metadata=job.metadata if job.digests or not job.size else None,
+                    metadata=metadata,
                 )
             info = await self._verified(job) if job.digests or not job.size else await self._verified_copy(job, copied)
         except (PreconditionError, ObjectNotFoundError):
@@ -343,6 +346,13 @@ class Hand:
             await self._holds_copy(key, info, job)
         finally:
             self._end_change(key)
+
+    async def _marked(self, key: Key, source: Source) -> dict[str, str]:
+        """Metadata for a copy of an object that others made: its own, and that this namespace put it there."""
+        info = await self._head(source.key)
+        if info.etag != source.etag:
+            raise PreconditionError(f"{source.key!r} is not the object that is known")
+        return {**(info.metadata or {}), MARK_NAME: mark_of(self._namespace.state.mark, key)}
 
     async def _holds_copy(self, key: Key, info: ObjectInfo, job: Job) -> None:
         """As :meth:`_holds`. A copy that does not say whose it is must be on disk before its source goes."""
