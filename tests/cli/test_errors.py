@@ -277,6 +277,17 @@ def test_the_same_store_written_in_another_way_is_the_same_filesystem(mount: Mou
     mount.remount()
 
 
+def test_a_first_mount_that_failed_does_not_bind_its_cache_directory(
+    tmp_path: Path, bucket: Path, mountpoint: Path
+) -> None:
+    cache = tmp_path / "cache"
+    refused(1, "mount", (tmp_path / "buckte").as_uri(), mountpoint, "--cache-dir", cache)
+    ckptfs("mount", bucket.as_uri(), mountpoint, "--cache-dir", cache)
+    ckptfs("umount", mountpoint)
+    line = refused(2, "mount", (tmp_path / "buckte").as_uri(), mountpoint, "--cache-dir", cache)
+    assert "belongs to another filesystem" in line
+
+
 def test_a_cache_directory_in_use_is_told_with_its_pid(tmp_path: Path, mount: Mount) -> None:
     other = tmp_path / "other-mnt"
     other.mkdir()
@@ -338,6 +349,7 @@ def test_a_cache_directory_that_cannot_be_written_is_told(tmp_path: Path, bucket
 def test_a_damaged_identity_or_one_of_a_later_version_is_told(tmp_path: Path, bucket: Path, mountpoint: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
+    (cache / "namespace.sqlite").touch()
     identity = cache / "ckptfs.json"
     identity.write_text("{")
     assert str(identity) in refused(1, "mount", bucket.as_uri(), mountpoint, "--cache-dir", cache)

@@ -60,19 +60,10 @@ def claimed(directory: Path, store: str, env: Env) -> Iterator[None]:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_filesystem(directory)
-            identity = directory / IDENTITY_NAME
-            if identity.exists():
-                _check_identity(identity, store)
-            elif strange := sorted(name for name in os.listdir(directory) if not _is_ours(name)):
-                raise UsageError(
-                    f"the cache directory holds other files ({strange[0]!r}): {directory}",
-                    hint="Name an empty directory, or one that does not exist yet, with --cache-dir.",
-                )
+            _check_owner(directory, store)
             held.enter_context(locked(directory / LOCK_NAME, lambda pid: _in_use(directory, pid)))
-            if identity.exists():  # looked at again: only now nobody else writes it
-                _check_identity(identity, store)
-            else:
-                _write_identity(identity, store, env)
+            _check_owner(directory, store)  # again: only now nobody else changes it
+            _write_identity(directory / IDENTITY_NAME, store, env)
         except OSError as error:
             raise CkptfsError(
                 f"cannot use the cache directory: {error.filename or directory}: {error.strerror}",
@@ -123,6 +114,23 @@ def _check_filesystem(directory: Path) -> None:
         )
 
 
+def _check_owner(directory: Path, store: str) -> None:
+    """Return if the directory is empty or belongs to ``store``.
+
+    An identity binds only when there is something beside it: a first mount that failed (a typing error in the URL) must
+    not spoil the directory for the right one.
+    """
+    contents = sorted(name for name in os.listdir(directory) if not _is_ours(name))
+    if not contents:
+        return
+    if not (directory / IDENTITY_NAME).exists():
+        raise UsageError(
+            f"the cache directory holds other files ({contents[0]!r}): {directory}",
+            hint="Name an empty directory, or one that does not exist yet, with --cache-dir.",
+        )
+    _check_identity(directory / IDENTITY_NAME, store)
+
+
 def _check_identity(identity: Path, store: str) -> None:
     try:
         content = json.loads(identity.read_bytes())
@@ -161,5 +169,5 @@ def _write_identity(identity: Path, store: str, env: Env) -> None:
 
 
 def _is_ours(name: str) -> bool:
-    """What may lie in a directory that no daemon has owned yet: remains of a start that failed, and the disk's own."""
+    """What may lie in a directory where nothing was staged yet: remains of a failed start, and the disk's own."""
     return name in {LOCK_NAME, "lost+found"} or name.startswith((LOG_NAME, STDERR_NAME, IDENTITY_NAME))
