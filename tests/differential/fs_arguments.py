@@ -44,7 +44,10 @@ _PATHS = tuple(directory + name for directory in _DIRECTORIES for name in _NAMES
 _STRANGE_PATHS = (b".", b"d/..", b"a/", b"d/", b"a/b", b"l/a", b"n" * 255, b"n" * 256, b"d/./a", b"", b"l", b"d/l")
 
 existing = of(range(64 + 24))
-"""Which of the paths, or of the open handles, that there are, modulo their count; from 64: the path of an open handle."""
+"""Which of the paths, or of the open handles, that there are, modulo their count; from 64.
+
+The path of an open handle.
+"""
 new_paths = either(of(_PATHS), of((*_PATHS, *_STRANGE_PATHS)), existing)
 paths = either(existing, existing, existing, existing, new_paths)
 slots = of(range(SLOT_COUNT))
@@ -57,13 +60,15 @@ seeds = of(range(10))
 times_ns = of(
     (0, 1, 999_999_999, 1_000_000_000_123_456_789, -1_000_000_001, 2_147_483_648_000_000_001, 4_102_444_800_999_999_999)
 )
-xattr_names = of(("user.a", "user.b", "trusted.t", "user." + "n" * 250, "user." + "n" * 251, "user."))
+xattr_names = of(("user.a", "user.b", "trusted.t", "user." + "n" * 250, "user." + "n" * 251))
 xattr_values = of((b"", b"v", bytes(range(256))))
 open_flags = either(
     of(((), (os.O_CREAT,), (os.O_TRUNC,), (os.O_CREAT, os.O_TRUNC), (os.O_APPEND,))),
     up_to_three_of(
-        (os.O_CREAT, os.O_TRUNC, os.O_APPEND, os.O_EXCL, os.O_NOFOLLOW, os.O_DIRECTORY)
-        + (os.O_SYNC, os.O_DSYNC, os.O_NOATIME, os.O_PATH)
+        (
+            *(os.O_CREAT, os.O_TRUNC, os.O_APPEND, os.O_EXCL, os.O_NOFOLLOW, os.O_DIRECTORY),
+            *(os.O_SYNC, os.O_DSYNC, os.O_NOATIME, os.O_PATH),
+        )
     ),
 )
 

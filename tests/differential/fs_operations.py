@@ -35,13 +35,13 @@ class Description:
 
     @property
     def writes(self) -> bool:
-        """Whether it may write."""
-        return not self.flags & os.O_PATH and self.flags & os.O_ACCMODE != os.O_RDONLY
+        """Whether it is a writer in the sense of the O_TRUNC shield: may write, or began the content by truncating."""
+        return not self.flags & os.O_PATH and bool(self.flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC))
 
     @property
     def reads_only(self) -> bool:
         """Whether it is a reader in the sense of the O_TRUNC shield."""
-        return not self.flags & os.O_PATH and self.flags & os.O_ACCMODE == os.O_RDONLY
+        return not self.flags & os.O_PATH and not self.writes
 
 
 @dataclass
@@ -185,7 +185,12 @@ def op_fsetxattr(side: Side, slot: int, name: str, value: bytes) -> object:
 
 
 def op_posix_fallocate(side: Side, slot: int, offset: int, length: int) -> object:
-    return os.posix_fallocate(side.fd(slot), offset, length)
+    handle = side.handles.get(slot)
+    if handle is not None and (handle.description.flags & (os.O_WRONLY | os.O_APPEND)):
+        return "the C library's stand-in for a driver without fallocate needs to read (posix_fallocate(3), BUGS)"
+    os.posix_fallocate(side.fd(slot), offset, length)
+    os.utime(side.fd(slot))  # whether a byte was written, and so a time moved, is the stand-in's affair
+    return None
 
 
 def op_copy_file_range(side: Side, slot: int, slot2: int, length: int, offset: int, target_offset: int) -> object:
@@ -204,15 +209,21 @@ def op_sendfile(side: Side, slot: int, slot2: int, length: int) -> object:
     return os.sendfile(side.fd(slot2), side.fd(slot), 0, length)
 
 
+def _mappable_size(side: Side, slot: int) -> int:
+    status = os.fstat(side.fd(slot))
+    if stat.S_ISDIR(status.st_mode):
+        raise ValueError("a directory")  # whose size is the filesystem's affair
+    return status.st_size
+
+
 def op_mmap_read(side: Side, slot: int) -> object:
-    size = os.fstat(side.fd(slot)).st_size
+    size = _mappable_size(side, slot)
     with mmap.mmap(side.fd(slot), size, access=mmap.ACCESS_READ) as view:
         return bytes(view)
 
 
 def op_mmap_write(side: Side, slot: int, position: int, length: int, seed: int) -> object:
-    fd = side.fd(slot)
-    size = os.fstat(fd).st_size
+    fd, size = side.fd(slot), _mappable_size(side, slot)
     with mmap.mmap(fd, size) as view:
         start = position % size
         data = payload(min(length, size - start), seed)

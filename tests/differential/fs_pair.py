@@ -1,9 +1,10 @@
 """The pair of the differential test: the same operation on the mount and on a local directory, results compared.
 
-One deviation is part of the model (DESIGN §2, *the old content is shielded*): opening with ``O_TRUNC`` a file that no
-writer has open, while readers have, begins a new content, and those readers keep reading the old bytes. The local
-side is made to do the same: such readers are moved to a copy of the old bytes, at the position where they stood.
-What a shielded reader may still be asked is what concerns its bytes; its inode's attributes are not the path's any more.
+One deviation is part of the model (DESIGN §2, *the old content is shielded*): opening with ``O_TRUNC``, or truncating
+to zero by name, a file that no writer has open, while readers have, begins a new content, and those readers keep
+reading the old bytes. The local side is made to do the same: such readers are moved to a copy of the old bytes, at the
+position where they stood. What a shielded reader may still be asked is what concerns its bytes; its inode's attributes
+are not the path's any more.
 """
 
 from __future__ import annotations
@@ -106,7 +107,11 @@ class Pair:
         expected = self._outcome(self.local, operation, arguments)
         actual = self._outcome(self.mount, operation, arguments)
         self._settle_shield(shielded, succeeded=expected[0] == "gave")
-        self._trace.append(f"{operation.__name__}({arguments}) {_short(expected)}")
+        for slot, local in self.local.handles.items():
+            if slot in self.mount.handles:
+                self.mount.handles[slot].description.shielded = local.description.shielded
+        told = ", ".join(f"{name}={_cut(value)}" for name, value in arguments.items())
+        self._trace.append(f"{operation.__name__}({told}) {_short(expected)}")
         assert actual == expected, "\n  ".join(
             ("the mount disagrees with the local directory after", *self._trace, f"mount: {_short(actual)}")
         )
@@ -149,14 +154,14 @@ class Pair:
         self, operation: Callable[..., object], arguments: dict[str, Any]
     ) -> list[tuple[Handle, Path]]:
         """Local readers of the file whose content this operation begins anew, each with a copy of the old bytes."""
-        if operation is not ops.op_open or os.O_TRUNC not in arguments["extra"] or os.O_PATH in arguments["extra"]:
+        if not _begins_a_content(operation, arguments):
             return []
         os.fchdir(self.local.root_fd)
         try:
             target = os.stat(arguments["path"])
         except (OSError, ValueError):
             return []
-        replaced = self.local.handles.get(arguments["into"])  # closed by the operation before it opens
+        replaced = self.local.handles.get(arguments.get("into", -1))  # closed by the operation before it opens
         handles = [
             handle
             for handle in self.local.handles.values()
@@ -205,7 +210,8 @@ class Pair:
             assert os.pread(self.mount.fd(slot), size + 1, 0) == os.pread(local.fd, size + 1, 0), told
 
     def close(self) -> None:
-        """Close every handle on both sides."""
+        """Close every handle on both sides, and leave their directories."""
+        os.chdir("/")
         self.mount.close_all()
         self.local.close_all()
         os.close(self.mount.root_fd)
@@ -213,15 +219,35 @@ class Pair:
 
     def compare_trees(self) -> None:
         """The whole trees are equal: types, modes, owners, link counts, sizes, bytes, links, attributes, set times."""
-        actual, expected = tree_of(self.mount_path), tree_of(self.local_path)
-        assert sorted(actual) == sorted(expected), "\n".join(("other names after", *self._trace))
-        for path, record in expected.items():
-            assert actual[path] == record, "\n".join((f"{path!r} differs after", *self._trace))
+        try:
+            actual, expected = tree_of(self.mount_path), tree_of(self.local_path)
+        except AssertionError as error:
+            raise AssertionError("\n  ".join((f"{error} after", *self._trace))) from error
+        told = [f"{path!r} is only on the {side}" for side, path in _lonely(actual, expected)]
+        for path in sorted(actual.keys() & expected.keys()):
+            pairs = zip(actual[path], expected[path], strict=True)
+            told += [f"{path!r}: mount {_cut(got)}, local {_cut(wanted)}" for got, wanted in pairs if got != wanted]
+        assert not told, "\n  ".join(("the trees differ:", *told, "after", *self._trace))
+
+
+def _lonely(actual: dict[bytes, Any], expected: dict[bytes, Any]) -> list[tuple[str, bytes]]:
+    missing = [("local side", path) for path in sorted(expected.keys() - actual.keys())]
+    return missing + [("mount", path) for path in sorted(actual.keys() - expected.keys())]
+
+
+def _begins_a_content(operation: Callable[..., object], arguments: dict[str, Any]) -> bool:
+    if operation is ops.op_truncate:
+        return arguments["length"] == 0
+    return operation is ops.op_open and os.O_TRUNC in arguments["extra"] and os.O_PATH not in arguments["extra"]
 
 
 def _short(outcome: Outcome) -> str:
-    text = f"{outcome[0]} {outcome[1]!r}"
-    return text if len(text) < 200 else f"{text[:160]}… ({len(text)} characters)"
+    return f"{outcome[0]} {_cut(outcome[1])}"
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 200 else f"{text[:80]}… ({len(text)} characters)"
 
 
 def tree_of(root: Path) -> dict[bytes, tuple[object, ...]]:
@@ -238,7 +264,10 @@ def tree_of(root: Path) -> dict[bytes, tuple[object, ...]]:
             if stat.S_ISDIR(status.st_mode):
                 pending.append(path)
             twin = None if stat.S_ISDIR(status.st_mode) else first_names.setdefault(status.st_ino, relative)
-            records[relative] = (*describe(status), twin, _bytes_of(path, status), _attributes_of(path, status))
+            try:
+                records[relative] = (*describe(status), twin, _bytes_of(path, status), _attributes_of(path, status))
+            except OSError as error:
+                raise AssertionError(f"{path!r} cannot be read: {error}") from error
     return records
 
 

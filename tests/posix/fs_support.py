@@ -82,7 +82,10 @@ def utimensat(path: os.PathLike[str] | bytes | str, atime: tuple[int, int], mtim
 
 
 def set_fs_ids(uid: int, gid: int) -> None:
-    """Make the calling thread act on files as ``uid`` and ``gid`` (``setfsuid(2)``: root's file capabilities go too)."""
+    """Make the calling thread act on files as ``uid`` and ``gid`` (``setfsuid(2)``.
+
+    Root's file capabilities go too).
+    """
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
 
@@ -104,6 +107,15 @@ def write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+
+
+def fsync_directory(path: Path) -> None:
+    """Make every operation on names before durable (DESIGN §2: fsync of a directory)."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def poll(condition: Callable[[], T], what: str, *, deadline_s: float = 30.0) -> T:
@@ -141,7 +153,7 @@ def _run_and_report(fn: Callable[[], object], write_fd: int) -> None:
 
 
 class Child:
-    """A forked process that runs ``fn`` in ``cwd`` as another user; :meth:`result` gives its result or raises its error.
+    """A forked process that runs ``fn`` in ``cwd``, as another user; :meth:`result` gives what came of it.
 
     The directory is entered as root before the change of user, so that ``fn`` can use relative paths below
     directories which that user may not pass.
@@ -180,7 +192,7 @@ class Child:
 
 
 def as_user(fn: Callable[[], T], *, cwd: Path, uid: int, gid: int | None = None, groups: Iterable[int] = ()) -> object:
-    """Run ``fn`` in a process of user ``uid`` (``gid`` the same unless said) and give its result; see :class:`Child`."""
+    """Run ``fn`` in a process of user ``uid`` (and ``gid``, the same unless said); see :class:`Child`."""
     return Child(fn, cwd=cwd, uid=uid, gid=gid, groups=groups).result()
 
 
@@ -231,3 +243,12 @@ def _walk_files(root: bytes, below: bytes) -> Iterator[tuple[bytes, bytes]]:
 def bucket_files(bucket: Path) -> dict[bytes, bytes]:
     """The user's objects of a ``file://`` bucket: key to bytes. What lies under ``.ckptfs/`` is ckptfs's own."""
     return {key: data for key, data in files_of(bucket).items() if not key.startswith(b".ckptfs/")}
+
+
+def put(bucket: Path, key: str, data: bytes) -> None:
+    """Put an object as another tool does: under a temporary name, then renamed."""
+    path = bucket / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temp = bucket.parent / "putting"
+    temp.write_bytes(data)
+    temp.rename(path)

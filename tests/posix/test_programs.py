@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import itertools
 import os
 import sqlite3
 import subprocess
@@ -55,7 +56,10 @@ def _git(directory: Path, *arguments: str) -> str:
 
 
 def test_git(here: Path, tmp_path: Path) -> None:
-    """A repository made, committed to, packed, cloned (hard links) and checked on the mount, equal to its local clone."""
+    """A repository made, committed to, packed, cloned (hard links) and checked on the mount.
+
+    Equal to its local clone.
+    """
     origin = here / "origin"
     origin.mkdir()
     _git(origin, "init", "-q")
@@ -139,12 +143,15 @@ _COPIES: dict[str, tuple[tuple[str, ...], ...]] = {
 
 @pytest.mark.parametrize("tool", _COPIES)
 def test_round_trips(here: Path, tmp_path: Path, tool: str) -> None:
-    """A tree of everything goes onto the mount, within it and back, and is the same: bytes, links, times, owners, xattrs."""
+    """A tree of everything goes onto the mount, within it and back, and is the same.
+
+    Bytes, links, times, owners, xattrs.
+    """
     trees = [tmp_path / "tree", here / "onto", here / "within", tmp_path / "back"]
     trees[0].mkdir()
     _make_tree(trees[0])
     expected = _describe_tree(trees[0])
-    for source, target in zip(trees, trees[1:], strict=False):
+    for source, target in itertools.pairwise(trees):
         for command in _COPIES[tool]:
             run(*(part.replace("{from}", str(source)).replace("{to}", str(target)) for part in command))
         assert _describe_tree(target) == expected

@@ -1,4 +1,4 @@
-"""The O_TRUNC shield of DESIGN §2: the old content stays for its readers, the bucket and a crash, until the new one is closed.
+"""The O_TRUNC shield of DESIGN §2: its readers, the bucket and a crash keep the old content until the new is closed.
 
 This is the one deviation from POSIX: a reader that opened before the truncation keeps reading what it opened.
 """
@@ -32,7 +32,10 @@ def _forget_pages(path: Path) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_CREAT])
 def test_a_reader_keeps_what_it_opened(here: Path, size: int, flags: int) -> None:
-    """A handle opened before reads the old bytes, whole, while and after the new ones are written; later opens the new."""
+    """A handle opened before reads the old bytes, whole.
+
+    While and after the new ones are written; later opens the new.
+    """
     path = here / "f"
     path.write_bytes(payload(size))
     _forget_pages(path)
