@@ -36,10 +36,7 @@ def watching(tmp_path: Path, bucket: Path) -> Iterator[Mount]:
 
 
 def test_added_objects_appear(watching: Mount, bucket: Path) -> None:
-    """New objects, in directories that were listed before.
-
-    And new directories; by name at once where never asked for.
-    """
+    """New objects in directories that were listed before, and new directories."""
     put(bucket, "d/new", b"new")
     put(bucket, "fresh/er/f", b"fresh")
     poll(lambda: "new" in os.listdir(watching.path / "d"), "the new object is listed", deadline_s=SEEN_S)
@@ -83,10 +80,7 @@ def test_removed_objects_go(watching: Mount, bucket: Path) -> None:
 
 
 def test_an_open_file_sees_one_content(watching: Mount, bucket: Path) -> None:
-    """DESIGN §2: a reader with an open file sees one content, old or new.
-
-    Never a mix; what cannot be had any more is EIO.
-    """
+    """DESIGN §2: a reader with an open file sees one content; what cannot be had any more is an error."""
     put(bucket, "big", payload(8 << 20, 1))
     path = watching.path / "big"
     poll(path.exists, "the object is seen", deadline_s=SEEN_S)
@@ -105,10 +99,7 @@ def test_an_open_file_sees_one_content(watching: Mount, bucket: Path) -> None:
 
 
 def test_local_changes_stay_until_they_are_published(watching: Mount, bucket: Path) -> None:
-    """A refresh never takes away what was written here and is not in the bucket yet.
-
-    Nor revives what was removed here.
-    """
+    """A refresh neither takes away what is not published yet, nor revives what was removed here."""
     (watching.path / "d" / "mine").write_bytes(b"mine")
     (watching.path / "d" / "f1").unlink()
     (watching.path / "d" / "f2").rename(watching.path / "d" / "moved")

@@ -64,10 +64,7 @@ def test_a_path_is_found_without_listing_above_it(mounted: Mount) -> None:
 
 
 def test_existing_objects_are_changed_like_files(existing: dict[bytes, bytes], mounted: Mount, bucket: Path) -> None:
-    """Overwrite, append, truncate, patch, rename, link and remove what others put; the bucket follows.
-
-    The rest stays.
-    """
+    """Overwritten, appended to, truncated, patched, renamed, linked, removed: the bucket follows."""
     root, expected = mounted.path, dict(existing)
     (root / "top").write_bytes(b"replaced")
     with (root / "sizes" / "f4096").open("ab") as file:

@@ -170,10 +170,7 @@ def test_trees_survive_a_killed_daemon(mount: Any, reference: Path) -> None:
 
 @pytest.mark.timeout(_SURVIVOR_COUNT * 3 + 120)
 def test_trees_come_back_from_the_bucket(mount: Any, reference: Path) -> None:
-    """DESIGN §1.
-
-    Drained, then mounted with an empty cache directory, the bucket alone gives every file's bytes back.
-    """
+    """DESIGN §1: with an empty cache directory the bucket alone gives every file's bytes back."""
     pairs = _make_survivors(mount.path, reference)
     mount.wait()
     mount.wipe_cache_and_remount()

@@ -147,10 +147,7 @@ def odd_cache_mount(request: pytest.FixtureRequest, tmp_path: Path, bucket: Path
 
 
 def test_a_cache_directory_behind_a_symlink(odd_cache_mount: Mount, bucket: Path) -> None:
-    """S3QL 5.1.1.
-
-    With the cache directory behind a symlink or a bind mount everything is published, and found again.
-    """
+    """S3QL 5.1.1: with C behind a symlink or a bind mount everything is published, and found again."""
     expected = _write_hundred(odd_cache_mount.path)
     odd_cache_mount.wait()
     assert bucket_files(bucket) == expected

@@ -104,10 +104,7 @@ def test_a_directory_renamed_and_removed_before_its_upload(mount: Mount, bucket:
 
 
 def test_every_rank_renames_the_same_directory(here: Path) -> None:
-    """transformers#27925: 8 processes rename src to dst.
-
-    One succeeds, the rest get a clean error, the tree is whole.
-    """
+    """transformers#27925: 8 processes rename src to dst: one succeeds, the rest get a clean error."""
     for round_number in range(10):
         source, target = here / f"tmp-checkpoint-{round_number}", here / f"checkpoint-{round_number}"
         source.mkdir()

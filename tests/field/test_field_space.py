@@ -57,10 +57,7 @@ def _write(path: str | Path, size: int, seed: int) -> int:
 
 
 def test_no_space_leaves_no_short_object(small_mount: Mount, bucket: Path) -> None:
-    """gcsfuse#77.
-
-    A file larger than the disk fails with ENOSPC, its name never appears in the bucket, the rest goes on.
-    """
+    """gcsfuse#77: a file larger than the disk is ENOSPC and never in the bucket; the rest goes on."""
     root = small_mount.path
     (root / "before").write_bytes(payload(MIB))
     (root / "old.ckpt").write_bytes(payload(MIB, 1))
@@ -98,10 +95,7 @@ def test_several_writers_larger_than_the_disk(small_mount: Mount, bucket: Path) 
 
 
 def test_reading_more_than_the_disk_evicts_nothing_unsent(small_mount: Mount, bucket: Path) -> None:
-    """alluxio#14807: read pressure takes clean bytes only.
-
-    What was just written is all published, what is read is right.
-    """
+    """alluxio#14807: read pressure takes clean bytes only: all that was written is published, all read is right."""
     for number in range(12):
         put(bucket, f"read/f{number}", payload(16 * MIB, number))
 

@@ -110,10 +110,7 @@ def test_append_ignores_the_position(here: Path) -> None:
 
 
 def test_direct_io(here: Path) -> None:
-    """FIELD §1 (DeepSpeed FAST).
-
-    O_DIRECT, 512 B aligned, out of order, mixed with buffered I/O and an append reopen.
-    """
+    """FIELD §1 (DeepSpeed FAST): O_DIRECT, 512 B aligned, out of order, beside buffered I/O, then an append reopen."""
     path = here / "f"
     piece, count = 64 * KIB, 32
     data = payload(piece * count + 1536)
@@ -148,10 +145,7 @@ def test_direct_reads_see_buffered_writes_and_the_other_way(here: Path) -> None:
 
 
 def test_shared_maps_are_the_file(here: Path) -> None:
-    """mmap(2), MAP_SHARED: stores reach other maps, read(2) and, after munmap and close.
-
-    Everyone; past the end is zeros.
-    """
+    """MAP_SHARED: stores reach other maps and read(2) at once, and stay after munmap and close."""
     path = here / "f"
     path.write_bytes(payload(10_000))
     with (
@@ -217,10 +211,7 @@ def _sendfile(source: int, target: int, count: int) -> int:
 
 
 def test_posix_fallocate(here: Path) -> None:
-    """posix_fallocate(3).
-
-    The size grows as asked, what is there stays (the C library stands in for a driver without).
-    """
+    """posix_fallocate(3): grows as asked, keeps what is there (the C library stands in for a driver without)."""
     with (here / "f").open("w+b", buffering=0) as file:
         file.write(b"kept")
         os.posix_fallocate(file.fileno(), 0, 100_000)

@@ -23,10 +23,7 @@ def _mode(path: Path) -> int:
 @pytest.mark.parametrize("mode", [0o000, 0o100, 0o200, 0o400, 0o600, 0o640, 0o604, 0o060, 0o006, 0o646, 0o777])
 @pytest.mark.parametrize(("user", "groups"), [(ALICE, ()), (BOB, ()), (BOB, (TEAM,))])
 def test_mode_bits_decide(here: Path, mode: int, user: int, groups: tuple[int, ...]) -> None:
-    """path_resolution(7).
-
-    The owner's bits for the owner, the group's for a member (supplementary too), else others'.
-    """
+    """path_resolution(7): the owner's bits for the owner, the group's for a member, else others'."""
     path = here / "f"
     path.write_bytes(b"secret")
     os.chown(path, ALICE, TEAM)
@@ -122,10 +119,7 @@ def test_sticky_directories(here: Path) -> None:
 
 
 def test_who_may_chmod_and_chown(here: Path) -> None:
-    """chmod(2).
-
-    Chown(2): the owner changes the mode and gives the group to one of his own; only root gives files away.
-    """
+    """The owner changes the mode and gives the group to one of his own; only root gives files away."""
     path = here / "f"
     path.write_bytes(b"")
     os.chown(path, ALICE, ALICE)

@@ -32,10 +32,7 @@ def _forget_pages(path: Path) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_CREAT])
 def test_a_reader_keeps_what_it_opened(here: Path, size: int, flags: int) -> None:
-    """A handle opened before reads the old bytes, whole.
-
-    While and after the new ones are written; later opens the new.
-    """
+    """A handle opened before reads the old bytes, whole, to its end; a later one reads the new."""
     path = here / "f"
     path.write_bytes(payload(size))
     _forget_pages(path)

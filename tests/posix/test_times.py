@@ -51,10 +51,7 @@ def test_omit_and_now(here: Path) -> None:
 
 
 def test_a_set_time_survives_the_write_back_of_earlier_writes(here: Path) -> None:
-    """The kernel sends dirty pages late; that must not stamp a time that was set after the write (cp -p, tar.
-
-    Rsync).
-    """
+    """Late write-back of dirty pages must not stamp a time that was set after the write (cp -p, tar, rsync)."""
     path = here / "f"
     with path.open("wb", buffering=0) as file:
         file.write(b"x" * 300_000)
