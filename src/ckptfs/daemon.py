@@ -240,7 +240,11 @@ class Mount:
                 for name, (count, size) in self.namespace.contents.counts().items()
             },
             "pending": pending,
-            "watermarks": {"committed": state.lsn_committed, "synced": state.lsn_durable},
+            "watermarks": {
+                "committed": state.lsn_committed,
+                "synced": state.lsn_durable,
+                "published": self.namespace.bucket.published_lsn(),
+            },
             "lag_s": self.publisher.lag_s(),
             "open_files": self.vfs.files.count,
             "hidden": self.vfs.listing.hidden(),

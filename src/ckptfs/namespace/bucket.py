@@ -175,6 +175,13 @@ class Bucket:
         rows = self._state.database.query("SELECT upload_id, key FROM upload")
         return [UploadRow(upload_id, Key(key)) for upload_id, key in rows]
 
+    def published_lsn(self) -> Lsn:
+        """Up to which mutation the bucket has everything, as saved: what came later may be there in part."""
+        ((oldest,),) = self._state.database.query(
+            "SELECT min(lsn) FROM (SELECT min(lsn) AS lsn FROM obligation UNION ALL SELECT min(lsn) FROM tree_move)"
+        )
+        return self._state.lsn_committed if oldest is None else Lsn(min(oldest - 1, self._state.lsn_committed))
+
     # --- tree moves
 
     def begin_tree_move(self, move: TreeMove) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import apsw
 
-from ckptfs.errors import UsageError
+from ckptfs.errors import IntegrityError, UsageError
 from ckptfs.namespace.schema import SCHEMA, SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -50,6 +50,16 @@ class Database:
     """
 
     def __init__(self, path: Path) -> None:
+        try:
+            self._open(path)
+        except (apsw.NotADBError, apsw.CorruptError) as error:
+            raise IntegrityError(
+                f"{path}: the journal is damaged: {error}",
+                hint="keep the cache directory for repair and mount with another --cache-dir: what was published is in"
+                " the bucket",
+            ) from error
+
+    def _open(self, path: Path) -> None:
         self._writer = apsw.Connection(str(path))
         self._writer.set_busy_timeout(10_000)
         self._writer.execute("PRAGMA journal_mode=WAL").fetchall()

@@ -153,8 +153,11 @@ class Listing:
             if ino in self._errors:
                 raise self._errors[ino]
             return
-        with trio.move_on_after(_WAIT_S_MAX):
+        with trio.move_on_after(_WAIT_S_MAX) as waited:
             await done.wait()
+        if waited.cancelled_caught and (listed := self._listed.get(ino)) is not None:
+            log.warning("directory %s is shown as it was last seen: the store does not answer", ino)
+            listed.at_s = self._env.monotonic_s()
 
     def start(self, ino: Ino) -> trio.Event:
         """Begin a listing, unless one is running; its end."""
