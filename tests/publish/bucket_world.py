@@ -1,4 +1,4 @@
-"""A namespace on a real disk, real staging files, and a store that is watched call by call; what a mount does, done by hand."""
+"""A namespace on a real disk, real staging files, a store that is watched; what a mount does, done by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MUTATORS = ("put", "complete_upload", "copy", "delete")
 
 
 class WatchedStore:
-    """Any store: calls are counted, may be stopped, failed or answered with a lost answer, and are looked at when they end."""
+    """Any store: calls are counted, may be stopped or failed, lose their answer, and are looked at when they end."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store = store
@@ -258,7 +258,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Poll until something is so; the life's deadline ends it."""
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - nothing announces it
             await trio.sleep(0.005)
 
 

@@ -1,4 +1,4 @@
-"""Objects that others change behind the mount's back: neither side's bytes are destroyed, and the conflict is told of."""
+"""Objects that others change behind the mount's back: neither side's bytes are destroyed, and it is told of."""
 
 from __future__ import annotations
 
@@ -199,6 +199,27 @@ def test_a_copy_of_our_object_made_by_others_is_theirs(tmp_path: Path) -> None:
             objects = await world.objects()
             assert objects["b"] == b"A"
             assert sorted(objects.values()) == [b"A", b"A", b"B2"]
+
+    trio.run(main)
+
+
+def test_a_file_that_was_not_changed_here_is_no_conflict(tmp_path: Path) -> None:
+    """After a restart every obligation is looked at anew; what others did to an unchanged file is the listing's."""
+
+    async def main() -> None:
+        store = memory_store()
+        async with World(tmp_path / "cache", store).life(publishing=False) as world:
+            for path in ("changed", "gone"):
+                world.adopt(*world.place(path), await world.put_foreign(path, b"one"))
+                world.bucket.oblige(Key(path), world.namespace.state.lsn)
+            await world.put_foreign("changed", b"two")
+            await store.store.delete(Key("gone"))
+        async with World(tmp_path / "cache", store).life() as world:
+            await world.drain()
+            assert await world.objects() == {"changed": b"two"}
+            assert world.publisher.conflicts == []
+            assert world.content_of("changed").state is ContentState.RECLAIMED
+            assert world.content_of("gone").state is ContentState.RECLAIMED
 
     trio.run(main)
 

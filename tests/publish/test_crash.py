@@ -89,7 +89,7 @@ async def more_work(world: World) -> dict[str, bytes]:
 
 
 def life_after_kill(path: Path, store: WatchedStore, number: int) -> World:
-    """A new life over a copy of what the killed one had on its disk, recovered as a start does (the part that matters here)."""
+    """A new life over a copy of what the killed one had on its disk, recovered as far as it matters here."""
     copy = path.with_name(f"{path.name}-{number}")
     shutil.copytree(path, copy)
     world = World(copy, store)
@@ -209,7 +209,7 @@ def test_a_killed_publisher_leaves_uploads_to_the_next_life(tmp_path: Path) -> N
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(second.publisher.run)
                 await second.drain()
-                while len(await store.list_uploads()) > 1:
+                while len(await store.list_uploads()) > 1:  # noqa: ASYNC110 - nothing announces it
                     await trio.sleep(0.01)
                 nursery.cancel_scope.cancel()
             assert [upload.upload_id for upload in await store.list_uploads()] == [foreign.upload_id]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from typing import TYPE_CHECKING
 
@@ -38,7 +39,7 @@ def contents(world: World) -> Iterator[tuple[str, ContentId]]:
 
 
 class Guard:
-    """After every change of the bucket: each known content is on this node or in the bucket; and what the bucket had it keeps."""
+    """After every change of the bucket: each known content is here or in the bucket; what the bucket had it keeps."""
 
     def __init__(self, world: World, *, keeps: bool = True) -> None:
         self.world = world
@@ -143,7 +144,7 @@ def test_rings_of_renames(count: int, reclaimed: bool, tmp_path: Path) -> None: 
             guard.keeps = False
             if reclaimed:
                 await world.reclaim(*names)
-            for left, right in zip(names, names[1:], strict=False):
+            for left, right in itertools.pairwise(names):
                 world.rename(left, right, RENAME_EXCHANGE)
             await world.drain()
             turned = dict(zip(names, [*(files[name] for name in names[1:]), files[names[0]]], strict=True))
@@ -234,7 +235,7 @@ def test_unlinked_but_open_stays_readable(tmp_path: Path) -> None:
 
 
 def test_clean_bytes_of_an_overwritten_object_are_not_evicted(tmp_path: Path) -> None:
-    """DUR-5: between the overwriting of an object and the copy of its content elsewhere, the cache has the only copy."""
+    """DUR-5: between the overwriting of an object and the copy of its content, the cache has the only copy."""
 
     async def main() -> None:
         store = memory_store()

@@ -7,11 +7,7 @@ else's, and then it stands.
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
-
-import trio
-import xxhash
 
 from ckptfs.errors import (
     IntegrityError,
@@ -20,13 +16,13 @@ from ckptfs.errors import (
     StoreCorruptionError,
     StoreUnavailableError,
 )
-from ckptfs.namespace.rows import PLACE_FILE, PLACE_NONE
 from ckptfs.objectstore.base import ABSENT, Condition, ObjectInfo
+from ckptfs.publish.compare import has_digests, is_copy
 from ckptfs.publish.conflict import Conflicts
 from ckptfs.publish.plan import Copy, Delete, Kind, Lost, Materialize, Probe, Put, PutMarker, Source
+from ckptfs.publish.rescue import Rescue
 from ckptfs.publish.upload import DIGEST_NAME, MARK_NAME, Uploader, deadline, job_of, mark_of
 from ckptfs.publish.view import View
-from ckptfs.staging import BLOCK_BYTES
 from ckptfs.types import NO_CONTENT, ContentId, ContentState, ETag, Key
 
 if TYPE_CHECKING:
@@ -41,14 +37,7 @@ if TYPE_CHECKING:
     from ckptfs.publish.upload import Job, PublishLimits
     from ckptfs.staging import Staging
 
-SECURED_MAX = 10_000
-"""Contents that are remembered as durable here; more cost another sync."""
-
-_COMPARE_BYTES = 4 * BLOCK_BYTES
-
 Step = Put | Copy | Delete | PutMarker | Probe | Materialize | Lost
-
-log = logging.getLogger(__name__)
 
 
 class Hand:
@@ -79,14 +68,19 @@ class Hand:
         self._store = store
         self._namespace = namespace
         self._bucket = namespace.bucket
-        self._staging = staging
-        self._hooks = hooks
         self._leaving: set[Key] = set()
         self._putting: dict[ContentId, Key] = {}
         self._unsynced: set[Key] = set()
-        self._secured: set[ContentId] = set()
+        self._rescue = Rescue(namespace, staging, hooks)
         self.view = View(
-            namespace, hooks.in_use, self._leaving, self._putting, waits, stuck, self._unsynced, self._secured
+            namespace,
+            hooks.in_use,
+            self._leaving,
+            self._putting,
+            waits,
+            stuck,
+            self._unsynced,
+            self._rescue.secured,
         )
         self.uploader = Uploader(env, store, namespace, staging, limits)
         self.conflicts = Conflicts(namespace, hooks)
@@ -109,9 +103,9 @@ class Hand:
             case Probe():
                 await self._probe(key)
             case Materialize():
-                await self._materialize(step.content)
+                await self._rescue.secure(step.content)
             case Lost():
-                await self._lost(key, step.content)
+                await self._rescue.find(key, step.content, self._leaving)
 
     # --- putting
 
@@ -136,7 +130,7 @@ class Hand:
         except PreconditionError:
             await self._met_other(job, step.over)
         except (IntegrityError, FileNotFoundError) as error:
-            self._wrong_bytes(step.content, error)
+            self._rescue.wrong_bytes(self.view, step.content, error)
         else:
             self._holds(key, info, step.content)
         finally:
@@ -242,7 +236,7 @@ class Hand:
             self._bucket.lacks(key)
             self._bucket.try_settled(key)
             return
-        if self._is(info, job) or (info.size == job.size and await self._has_bytes(info, job)):
+        if self._is(info, job) or await self._has_bytes(info, job):
             self._holds(key, info, job.content)
         elif self._is_ours(info):
             self._holds(key, info, NO_CONTENT)
@@ -253,74 +247,9 @@ class Hand:
 
     async def _has_bytes(self, info: ObjectInfo, job: Job) -> bool:
         """Whether an object that says nothing about its digest has exactly the job's bytes: then it is no conflict."""
-        if DIGEST_NAME in (info.metadata or {}) or (job.size and not job.digests):
+        if info.size != job.size or DIGEST_NAME in (info.metadata or {}) or (job.size and not job.digests):
             return False
-        digests = bytearray()
-        buffer = bytearray(min(job.size, _COMPARE_BYTES))
-        taken = await self.uploader.budget.acquire(len(buffer))
-        try:
-            for offset in range(0, job.size, _COMPARE_BYTES):
-                view = memoryview(buffer)[: job.size - offset]
-                with deadline(self.uploader.request_s(len(view)), f"read of {info.key!r}"):
-                    await self._store.get_range(info.key, offset, view, etag=info.etag)
-                for start in range(0, len(view), BLOCK_BYTES):
-                    digests += xxhash.xxh3_128_digest(view[start : start + BLOCK_BYTES])
-                if not job.digests.startswith(digests):
-                    return False
-        except (PreconditionError, ObjectNotFoundError):
-            return False
-        finally:
-            self.uploader.budget.release(taken)
-        return bytes(digests) == job.digests
-
-    def _wrong_bytes(self, content_id: ContentId, error: Exception) -> None:
-        """The staged bytes are wrong or gone. If an object has them, that one is the source from now on."""
-        content = self._namespace.contents.get(content_id)
-        if content is None or content.place == PLACE_NONE:
-            return
-        log.error("%s", error)
-        if content.state is ContentState.PUBLISHED and self.view.source(content, but=Key("")) is not None:
-            content.place, content.data = PLACE_NONE, None
-            self._namespace.contents.move(content, ContentState.RECLAIMED)
-            return
-        content.error = str(error) if isinstance(error, IntegrityError) else f"the staging file is gone: {error}"
-        self._namespace.contents.move(content, ContentState.FAULTY)
-
-    async def _lost(self, key: Key, content_id: ContentId) -> None:
-        """No obvious object holds the content; look at all that are known before it is given up."""
-        await self._namespace.state.flush()
-        content = self._namespace.contents.get(content_id)
-        if content is None or content.place != PLACE_NONE:
-            return
-        for holder in self._bucket.holders(content_id):
-            row = self._bucket.object(holder)
-            if row is not None and holder not in self._leaving:
-                content.key, content.etag = holder, row.etag
-                self._mark(content)
-                return
-        content.error = f"{key!r}: the object that held this content was changed or removed behind the mount's back"
-        log.error("%s", content.error)
-        self._namespace.contents.move(content, ContentState.FAULTY)
-
-    async def _materialize(self, content_id: ContentId) -> None:
-        """Have the bytes of a content here, and have them stay here if the power fails when its object is gone."""
-        await self._hooks.materialize(content_id)
-        content = self._namespace.contents.get(content_id)
-        if content is None:
-            return
-        if content.place == PLACE_FILE:
-            fd = await self._staging.open(content_id)
-            try:
-                await self._staging.disk.fsync(fd)
-            finally:
-                with trio.CancelScope(shield=True):
-                    await self._staging.disk.close(fd)
-            await self._staging.sync_entry(content_id)
-        state = self._namespace.state
-        await state.sync(state.record("materialize", content=content_id))
-        if len(self._secured) >= SECURED_MAX:
-            self._secured.clear()
-        self._secured.add(content_id)
+        return await has_digests(self._store, self.uploader, info, job.digests)
 
     # --- copying
 
@@ -408,29 +337,10 @@ class Hand:
             self._bucket.lacks(job.key)
             self._bucket.try_settled(job.key)
             return
-        if info.size == job.size and await self._same_bytes(info, step):
+        if info.size == job.size and await is_copy(self._store, self.uploader, info, step.source):
             self._holds(job.key, info, job.content)
         else:
             await self._met_other(job, step.over)
-
-    async def _same_bytes(self, info: ObjectInfo, step: Copy) -> bool:
-        """Whether two objects of one size are equal: the end of a copy whose answer was lost."""
-        length = min(info.size, _COMPARE_BYTES)
-        taken = await self.uploader.budget.acquire(2 * length)
-        try:
-            ours, theirs = bytearray(length), bytearray(length)
-            for offset in range(0, info.size, length):
-                size = min(length, info.size - offset)
-                with deadline(self.uploader.request_s(2 * size), f"read of {info.key!r}"):
-                    await self._store.get_range(info.key, offset, memoryview(theirs)[:size], etag=info.etag)
-                    await self._store.get_range(step.source.key, offset, memoryview(ours)[:size], etag=step.source.etag)
-                if ours[:size] != theirs[:size]:
-                    return False
-        except (PreconditionError, ObjectNotFoundError):
-            return False
-        finally:
-            self.uploader.budget.release(taken)
-        return True
 
     # --- deleting, markers, looking
 
@@ -476,21 +386,34 @@ class Hand:
     async def _probe(self, key: Key) -> None:
         """Look what an attempt left whose end nobody saw."""
         try:
-            info = await self._head(key)
+            info: ObjectInfo | None = await self._head(key)
         except ObjectNotFoundError:
-            self._bucket.lacks(key)
-            self._bucket.try_settled(key)
-            return
+            info = None
         known = self._bucket.object(key)
-        if known is not None and known.etag == info.etag:
+        if known is not None and info is not None and known.etag == info.etag:
             self._bucket.try_settled(key)
             self._end_change(key)
-        elif self._is_ours(info):
+        elif info is not None and self._is_ours(info):
             self._holds(key, info, self._content_of(info))
-        elif known is None or self.view.wanted(key).kind is Kind.AS_IS:
+        elif self._is_for_listing(key, gone=info is None):
+            self._bucket.try_settled(key)
+        elif info is None:
+            self._bucket.lacks(key)
             self._bucket.try_settled(key)
         else:
             self.conflicts.settle(key, info)
+
+    def _is_for_listing(self, key: Key, *, gone: bool) -> bool:
+        """Whether publication has nothing to settle about what others did to the object: nothing new is to go there.
+
+        The next listing shows it. But an object that is gone may have been deleted by an attempt of ours whose answer
+        was lost, before it was wanted again: if it can be brought back it must be.
+        """
+        known, wanted = self._bucket.object(key), self.view.wanted(key)
+        if known is None or wanted.kind in {Kind.AS_IS, Kind.MARKER}:
+            return True
+        can_bring = wanted.staged or wanted.source is not None
+        return known.content == wanted.content != NO_CONTENT and not (gone and can_bring)
 
     def _content_of(self, info: ObjectInfo) -> ContentId:
         """The content that is wanted under the object's key, if that is what the object holds."""
