@@ -17,13 +17,14 @@ from fs_support import (
     Child,
     bucket_files,
     files_of,
+    key_of,
     payload,
     poll,
     sha256_of,
     start_python,
 )
 
-from ckptfs.testing.mounts import Mount
+from ckptfs.testing.mounts import CommandFailedError, Mount
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,9 +111,27 @@ def test_special_characters_in_names(mount: Mount, bucket: Path) -> None:
         with open(os.path.join(root, key), "wb") as file:
             file.write(data)
     mount.wait()
-    assert bucket_files(bucket) == expected
+    assert bucket_files(bucket) == {key_of(path): data for path, data in expected.items()}
     mount.wipe_cache_and_remount()
     assert files_of(mount.path) == expected
+
+
+def test_a_name_too_long_for_a_key_is_reported(mount: Mount, bucket: Path) -> None:
+    """Decision 0005: 255 bytes that are not UTF-8 make no key: the file stays in the mount, and status says why."""
+    name = b"\xf0" * 255
+    path = os.path.join(os.fsencode(mount.path), name)
+    with open(path, "wb") as file:
+        file.write(b"stays")
+    (mount.path / "other").write_bytes(b"goes on")
+    poll(lambda: mount.status()["errors"], "the failing file is reported")
+    poll(lambda: bucket_files(bucket) == {b"other": b"goes on"}, "the other file is published")
+    with pytest.raises(CommandFailedError):
+        mount.wait(timeout_s=2)
+    with open(path, "rb") as file:
+        assert file.read() == b"stays"
+    os.unlink(path)
+    mount.wait()
+    assert mount.status()["errors"] == []
 
 
 def test_special_characters_in_keys_of_s3(s3_mount: Mount) -> None:

@@ -52,9 +52,9 @@ NAMES = (
     "\U0001f9ea".encode() * 20,
     b"n" * 255,
     "\u00e9".encode() * 127,
-    b"\xf0" * 255,
+    b"\xf0" * 60,
 )
-"""Names any filesystem takes and some object store, URL or shell does not."""
+"""Names any filesystem takes and some object store, URL or shell does not; each fits into a key and into a name."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -88,6 +88,14 @@ def set_fs_ids(uid: int, gid: int) -> None:
     """
     _libc.setfsgid(gid)
     _libc.setfsuid(uid)
+
+
+def key_of(path: bytes) -> bytes:
+    """The object's key of a path: itself where it is UTF-8, ``U+10FFNN`` for every other byte (decision 0005)."""
+    return "".join(
+        chr(0x10FF00 + ord(char) - 0xDC00) if 0xDC80 <= ord(char) <= 0xDCFF else char
+        for char in path.decode("utf-8", "surrogateescape")
+    ).encode()
 
 
 def payload(size: int, seed: int = 0) -> bytes:

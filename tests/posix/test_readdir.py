@@ -116,11 +116,12 @@ def test_names_of_any_bytes(here: Path) -> None:
     """DESIGN §1: names up to 255 bytes of any bytes but ``/`` and NUL, given back byte for byte."""
     root = os.fsencode(here)
     singles = [bytes([byte]) for byte in range(1, 256) if byte not in b"/."]
-    for name in (*NAMES, *singles):
+    everything = {*NAMES, *singles, b"\xf0" * 255}
+    for name in everything:
         fd = os.open(os.path.join(root, name), os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         os.write(fd, name)
         os.close(fd)
-    assert sorted(os.listdir(root)) == sorted({*NAMES, *singles})
+    assert sorted(os.listdir(root)) == sorted(everything)
     for name in os.listdir(root):
         with open(os.path.join(root, name), "rb") as file:
             assert file.read() == name
