@@ -80,7 +80,7 @@ def test_removed_objects_go(watching: Mount, bucket: Path) -> None:
 
 
 def _bytes_now(path: Path) -> bytes | None:
-    """The file's bytes; ``None`` while the mount does not know yet that the object it showed is not to be had any more."""
+    """The bytes; ``None`` while the mount does not know yet that what it showed is not to be had any more."""
     try:
         return path.read_bytes()
     except OSError as error:
