@@ -38,6 +38,9 @@ COMMIT_INTERVAL_S = 0.01
 MARKED_ROWS_MAX = 20_000
 """Rows without a commit from which mutations wait for the disk (:meth:`State.throttle`)."""
 
+CONTENTS_MAX = 1_000
+"""Contents in memory, and contents without a commit from which mutations wait: each may carry 64 KiB of bytes."""
+
 JOURNAL_RECORDS_KEPT = 100_000
 """Journal records kept behind the newest; older ones have no reader once their rows are committed."""
 
@@ -64,7 +67,7 @@ class State:
         self.dentries: Table[tuple[Ino, bytes], Dentry] = Table("dentry", 4, Dentry, rows_max=100_000)
         self.names: Table[Ino, Names] = Table("names", 2, Names.decode)
         self.xattrs: Table[Ino, Xattrs] = Table("xattr", 2, Xattrs.decode)
-        self.contents: Table[ContentId, Content] = Table("content", 11, Content.decode, rows_max=10_000)
+        self.contents: Table[ContentId, Content] = Table("content", 11, Content.decode, rows_max=CONTENTS_MAX)
         self.objects: Table[Key, ObjectRow] = Table("object", 4, ObjectRow)
         self.obligations: Table[Key, Obligation] = Table("obligation", 3, Obligation.decode)
         self.uploads: Table[str, UploadRow] = Table("upload", 2, UploadRow)
@@ -160,11 +163,17 @@ class State:
             raise self.broken
 
     async def throttle(self) -> None:
-        """Wait while more rows than :data:`MARKED_ROWS_MAX` are not committed. May interleave with anything."""
+        """Wait while too much is not committed, in rows or bytes. May interleave with anything."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        while self.inodes.marked_count + self.dentries.marked_count > MARKED_ROWS_MAX and self.broken is None:
+        while self._is_behind() and self.broken is None:
             self._hurry.set()
             await self._landed.wait()
+
+    def _is_behind(self) -> bool:
+        return (
+            self.inodes.marked_count + self.dentries.marked_count > MARKED_ROWS_MAX
+            or self.contents.marked_count > CONTENTS_MAX
+        )
 
     async def sync(self, lsn: Lsn | None = None) -> None:
         """Return when every mutation up to ``lsn`` (default: up to now) is on stable storage.

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 INLINE_BYTES_MAX = 64 * 1024
 """A content up to this size is kept in memory while it is written and in the journal afterwards."""
 
+INLINE_FILE_COUNT = 512
+INLINE_BYTES_CROWDED = 4096
+"""While more files than this are open, only contents up to this size are kept in memory."""
+
 FILE_BYTES_MAX = 1 << 62
 """Largest offset that a file may reach."""
 
@@ -86,7 +90,7 @@ class FileData:
             while not (self._write_inline(file, offset, data) or await self._write_file(file, offset, data)):
                 async with file.lock:
                     await self._make_writable(file)
-                    if offset + len(data) > INLINE_BYTES_MAX:
+                    if offset + len(data) > self._inline_limit():
                         await self._spill(file)
         except OSError as error:
             file.error = file.error or error
@@ -107,12 +111,15 @@ class FileData:
         """Write into the buffer; ``False`` when there is none or the content gets too large for it."""
         buffer = file.buffer
         end = offset + len(data)
-        if buffer is None or end > INLINE_BYTES_MAX:
+        if buffer is None or end > self._inline_limit():
             return False
         if offset > len(buffer):
             buffer.extend(bytes(offset - len(buffer)))
         buffer[offset:end] = data
         return True
+
+    def _inline_limit(self) -> int:
+        return INLINE_BYTES_MAX if self._files.count <= INLINE_FILE_COUNT else INLINE_BYTES_CROWDED
 
     def _is_writable_file(self, file: OpenFile) -> bool:
         content = self._namespace.contents.get(file.content)

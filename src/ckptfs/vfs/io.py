@@ -184,6 +184,8 @@ class FileCalls:
         truncating = bool(flags & os.O_TRUNC)
         if writing or truncating:
             self._core.may_change()
+            await self._state.throttle()
+            inode = self._tree.inode(ino)
         if truncating:
             self._shield_readers(ino)
         file = self._files.acquire(inode, writing=writing or truncating)
