@@ -70,7 +70,7 @@ GROUPS: Final = {
         ("--no-allow-other", "", "keep other users out"),
     ],
     "publication": [
-        ("--part-size", "SIZE", "size of an upload's parts (default 16MiB)"),
+        ("--part-size", "SIZE", "size of an upload's parts (default 8MiB)"),
         ("--uploads", "N", "objects and parts that go up at once (default 8)"),
     ],
     "daemon": [
