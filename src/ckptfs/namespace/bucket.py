@@ -55,7 +55,10 @@ class Bucket:
     # --- obligations
 
     def oblige(self, key: Key, lsn: int) -> None:
-        """Say that what the namespace wants under ``key`` changed at ``lsn``."""
+        """Say that what the namespace wants under ``key`` changed at ``lsn``.
+
+        The record of ``lsn`` is made since the last await: the obligation is on disk when the record is.
+        """
         obligation = self._state.obligations.get(key)
         if obligation is None:
             self.obligation_count += 1
@@ -120,6 +123,14 @@ class Bucket:
     def obligation(self, key: Key) -> Obligation | None:
         """The obligation on ``key``, or ``None``."""
         return self._state.obligations.get(key)
+
+    def obliged(self, after: Key, limit: int) -> list[Obligation]:
+        """Up to ``limit`` obligations on keys behind ``after``, those that are saved."""
+        rows = self._state.database.query(
+            "SELECT key FROM obligation WHERE key > ? ORDER BY key LIMIT ?", (after, limit)
+        )
+        found = [(Key(key), self._state.obligations.get(Key(key))) for (key,) in rows]
+        return [Obligation(key, Lsn(0)) if row is None else row for key, row in found]
 
     def fulfil(self, key: Key, lsn: Lsn) -> bool:
         """Remove the obligation on ``key`` unless a mutation after ``lsn`` renewed it; whether it is gone."""

@@ -19,9 +19,18 @@ from ckptfs.errors import (
 from ckptfs.objectstore.base import ABSENT, Condition, ObjectInfo
 from ckptfs.publish.compare import has_digests, is_copy
 from ckptfs.publish.conflict import Conflicts
-from ckptfs.publish.plan import Copy, Delete, Kind, Lost, Materialize, Probe, Put, PutMarker, Source
+from ckptfs.publish.plan import Copy, Delete, Kind, Lost, Materialize, Probe, Put, PutMarker
 from ckptfs.publish.rescue import Rescue
-from ckptfs.publish.upload import DIGEST_NAME, MARK_NAME, Uploader, deadline, job_of, mark_of
+from ckptfs.publish.upload import (
+    DIGEST_NAME,
+    MARK_NAME,
+    Uploader,
+    deadline,
+    job_of,
+    mark_of,
+    marked_content,
+    root_digest,
+)
 from ckptfs.publish.view import View
 from ckptfs.types import NO_CONTENT, ContentId, ContentState, ETag, Key
 
@@ -202,7 +211,7 @@ class Hand:
             raise StoreCorruptionError(f"{job.key!r} was put and is not there") from error
         if self._is(info, job):
             return info
-        if self._is_ours(info):
+        if self._ours(info) is not None:
             self._holds(job.key, info, NO_CONTENT)
             raise StoreCorruptionError(f"{job.key!r}: the store has {info.size} bytes of the {job.size} that it took")
         raise PreconditionError(f"{job.key!r} was replaced as soon as it was put")
@@ -211,9 +220,20 @@ class Hand:
     def _is(info: ObjectInfo, job: Job) -> bool:
         return info.size == job.size and (info.metadata or {}).get(DIGEST_NAME, "") == job.root != ""
 
-    def _is_ours(self, info: ObjectInfo) -> bool:
-        """Whether this namespace put the object, where it is."""
-        return (info.metadata or {}).get(MARK_NAME) == mark_of(self._namespace.state.mark, info.key)
+    def _ours(self, info: ObjectInfo) -> ContentId | None:
+        """Which content this namespace put there as this object; ``None`` when others put it.
+
+        ``NO_CONTENT`` when it is not known any more, or not whole.
+        """
+        number = marked_content(self._namespace.state.mark, info)
+        if number is None:
+            return None
+        content = self._namespace.contents.get(number)
+        if content is None or content.size != info.size:
+            return NO_CONTENT
+        if content.digests and (info.metadata or {}).get(DIGEST_NAME) != root_digest(content.digests):
+            return NO_CONTENT
+        return number
 
     def _holds(self, key: Key, info: ObjectInfo, content_id: ContentId) -> None:
         """Note that the bucket has ``info`` now, and that this is ``content_id`` if anybody still knows that."""
@@ -238,8 +258,8 @@ class Hand:
             return
         if self._is(info, job) or await self._has_bytes(info, job):
             self._holds(key, info, job.content)
-        elif self._is_ours(info):
-            self._holds(key, info, NO_CONTENT)
+        elif (ours := self._ours(info)) is not None:
+            self._holds(key, info, ours)
         elif info.etag == over:
             raise StoreUnavailableError(f"{key!r}: the store refuses a condition that holds")
         else:
@@ -258,7 +278,7 @@ class Hand:
         self._begin_change(key)
         try:
             await self._guard(key, step.over)
-            metadata = job.metadata if job.digests or not job.size else await self._marked(key, step.source)
+            metadata = job.metadata if job.digests or not job.size else await self._marked(key, step)
             with deadline(self.uploader.request_s(job.size), f"copy of {step.source.key!r} to {key!r}"):
                 copied = await self._store.copy(
                     step.source.key,
@@ -276,12 +296,12 @@ class Hand:
         finally:
             self._end_change(key)
 
-    async def _marked(self, key: Key, source: Source) -> dict[str, str]:
+    async def _marked(self, key: Key, step: Copy) -> dict[str, str]:
         """Metadata for a copy of an object that others made: its own, and that this namespace put it there."""
-        info = await self._head(source.key)
-        if info.etag != source.etag:
-            raise PreconditionError(f"{source.key!r} is not the object that is known")
-        return {**(info.metadata or {}), MARK_NAME: mark_of(self._namespace.state.mark, key)}
+        info = await self._head(step.source.key)
+        if info.etag != step.source.etag:
+            raise PreconditionError(f"{step.source.key!r} is not the object that is known")
+        return {**(info.metadata or {}), MARK_NAME: mark_of(self._namespace.state.mark, key, step.content)}
 
     async def _holds_copy(self, key: Key, info: ObjectInfo, job: Job) -> None:
         """As :meth:`_holds`. A copy that does not say whose it is must be on disk before its source goes."""
@@ -366,8 +386,8 @@ class Hand:
             self._bucket.lacks(key)
             self._bucket.try_settled(key)
             return
-        if self._is_ours(info):
-            self._holds(key, info, NO_CONTENT)
+        if (ours := self._ours(info)) is not None:
+            self._holds(key, info, ours)
         elif info.etag == etag:
             raise StoreUnavailableError(f"{key!r}: the store refuses a condition that holds")
         else:
@@ -375,7 +395,7 @@ class Hand:
 
     async def _put_marker(self, key: Key) -> None:
         self._bucket.try_begun(key)
-        metadata = {MARK_NAME: mark_of(self._namespace.state.mark, key)}
+        metadata = {MARK_NAME: mark_of(self._namespace.state.mark, key, NO_CONTENT)}
         try:
             with deadline(self.uploader.request_s(), f"put of {key!r}"):
                 info = await self._store.put(key, b"", condition=ABSENT, metadata=metadata)
@@ -393,8 +413,8 @@ class Hand:
         if known is not None and info is not None and known.etag == info.etag:
             self._bucket.try_settled(key)
             self._end_change(key)
-        elif info is not None and self._is_ours(info):
-            self._holds(key, info, self._content_of(info))
+        elif info is not None and (ours := self._ours(info)) is not None:
+            self._holds(key, info, ours)
         elif self._is_for_listing(key, gone=info is None):
             self._bucket.try_settled(key)
         elif info is None:
@@ -414,13 +434,6 @@ class Hand:
             return True
         can_bring = wanted.staged or wanted.source is not None
         return known.content == wanted.content != NO_CONTENT and not (gone and can_bring)
-
-    def _content_of(self, info: ObjectInfo) -> ContentId:
-        """The content that is wanted under the object's key, if that is what the object holds."""
-        wanted = self.view.wanted(info.key).content
-        if wanted != NO_CONTENT and self._is(info, self._job(info.key, wanted)):
-            return wanted
-        return NO_CONTENT
 
 
 def _over(etag: ETag | None) -> Condition:

@@ -241,7 +241,7 @@ class Publisher:
             # publish is what makes room.
             with suppress(SpaceError):
                 await self._namespace.state.sync(obligation.lsn)
-        for _ in range(STEPS_MAX):
+        for count in range(STEPS_MAX):
             if self._bucket.obligation(key) is None:
                 self._succeeded(key)
                 return
@@ -252,7 +252,7 @@ class Publisher:
                     self._succeeded(key)
                     return
                 case Wait():
-                    self._park(key, step)
+                    self._park(key, step, changed=count > 0)
                     return
                 case _:
                     await self._hand.take(key, step)
@@ -263,14 +263,15 @@ class Publisher:
         self._stuck.discard(key)
         self._queue.done(key)
 
-    def _park(self, key: Key, step: Wait) -> None:
+    def _park(self, key: Key, step: Wait, *, changed: bool) -> None:
         if self._queue.parks(key) >= PARKS_MAX:
             self._queue.late(key, self._env.monotonic_s() + self._limits.retry_first_s)
             return
         if self._bucket.obligation(step.on) is None:
-            self._bucket.oblige(step.on, self._namespace.state.lsn)
+            # A record of its own, so that the obligation is on the disk before anything is done about it.
+            self._bucket.oblige(step.on, self._namespace.state.record("oblige", key=step.on))
         self._bucket.fresh.pop(step.on, None)
-        self._queue.park(key, step.on)
+        self._queue.park(key, step.on, changed=changed)
 
     def _failed(self, key: Key, error: Exception) -> None:
         """Note the failure and when to look again. Each new error of a key is logged once."""
@@ -312,7 +313,5 @@ class Publisher:
         uploader = self._hand.uploader
         uploader.left_over.extend(Upload(row.key, row.upload_id) for row in self._bucket.uploads())
         while True:
-            left_over, uploader.left_over = uploader.left_over, []
-            for upload in left_over:
-                await uploader.abort(upload)
+            await uploader.clean_up()
             await self._env.sleep(self._limits.retry_most_s)

@@ -100,10 +100,16 @@ class WorkQueue:
         heapq.heappush(self._heap, (until_s, key))
         self._end(key)
 
-    def park(self, key: Key, on: Key) -> None:
-        """The attempt on ``key`` must come after one on another key. Who waits for ``key`` waits on."""
+    def park(self, key: Key, on: Key, *, changed: bool) -> None:
+        """The attempt on ``key`` must come after one on another key.
+
+        Who waits for ``key`` waits on, unless the attempt has ``changed`` something that may let it go.
+        """
         assert key != on, f"{key} cannot wait for itself"
-        self._busy.discard(key)
+        if changed:
+            self._end(key)
+        else:
+            self._busy.discard(key)
         self.waits[key] = on
         self._parks[key] = self._parks.get(key, 0) + 1
         self._waiters.setdefault(on, {})[key] = None

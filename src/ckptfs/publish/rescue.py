@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ckptfs.errors import IntegrityError
+from ckptfs.errors import IntegrityError, NamespaceConflictError
 from ckptfs.namespace.rows import PLACE_FILE, PLACE_NONE
 from ckptfs.types import ContentId, ContentState, Key
 
@@ -87,6 +87,21 @@ class Rescue:
                 self._namespace.state.contents.mark(content_id)
                 self._namespace.state.touch()
                 return
+        if await self._may_be_found(key):
+            raise NamespaceConflictError(f"{key!r}: the object that holds its content is not found yet")
+        content = self._namespace.contents.get(content_id)
+        if content is None or content.place != PLACE_NONE:
+            return
         content.error = f"{key!r}: the object that held this content was changed or removed behind the mount's back"
         log.error("%s", content.error)
         self._namespace.contents.move(content, ContentState.FAULTY)
+
+    async def _may_be_found(self, key: Key) -> bool:
+        """Whether there are keys whose object is not known for certain: one of them may hold what is looked for."""
+        after = Key("")
+        while page := self._namespace.bucket.obliged(after, 1000):
+            if any(obligation.tried and obligation.key != key for obligation in page):
+                return True
+            after = page[-1].key
+            await trio.lowlevel.checkpoint()
+        return False

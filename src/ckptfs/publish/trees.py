@@ -13,7 +13,7 @@ from ckptfs.types import Key
 if TYPE_CHECKING:
     from ckptfs.namespace import Namespace
     from ckptfs.namespace.rows import TreeMove
-    from ckptfs.types import Ino, Lsn
+    from ckptfs.types import Ino
 
 
 async def expand(namespace: Namespace, move: TreeMove, *, chunk: int) -> None:
@@ -32,21 +32,22 @@ async def expand(namespace: Namespace, move: TreeMove, *, chunk: int) -> None:
     await state.flush()
     after = ""
     while keys := bucket.objects_below(move.old_prefix, after, chunk):
+        lsn = state.record("expand", move=move.lsn, after=after)
         for key in keys:
-            bucket.oblige(key, move.lsn)
+            bucket.oblige(key, lsn)
             if key.endswith("/"):
                 moved = Key(move.new_prefix + key[len(move.old_prefix) :])
-                bucket.oblige(bucket.moved_on(moved, move.lsn), move.lsn)
+                bucket.oblige(bucket.moved_on(moved, move.lsn), lsn)
         after = keys[-1]
         await state.flush()
     directory = find(namespace, Key(move.new_prefix[:-1]))
     if directory is not None and directory.is_dir:
-        await _oblige_below(namespace, directory.ino, move.lsn, chunk=chunk)
+        await _oblige_below(namespace, directory.ino, chunk=chunk)
     bucket.end_tree_move(move)
     await trio.lowlevel.checkpoint()
 
 
-async def _oblige_below(namespace: Namespace, top: Ino, lsn: Lsn, *, chunk: int) -> None:
+async def _oblige_below(namespace: Namespace, top: Ino, *, chunk: int) -> None:
     tree, bucket, state = namespace.tree, namespace.bucket, namespace.state
     stack: list[tuple[Ino, int]] = [(top, 0)]
     count = 0
@@ -57,6 +58,7 @@ async def _oblige_below(namespace: Namespace, top: Ino, lsn: Lsn, *, chunk: int)
         if not entries or prefix is None:
             continue
         stack.append((directory, entries[-1][0]))
+        lsn = state.record("expand", directory=directory, after=after)
         for _, name, inode in entries:
             if inode.is_dir:
                 stack.append((inode.ino, 0))

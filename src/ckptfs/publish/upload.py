@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,9 +20,12 @@ from ckptfs.errors import (
     CkptfsError,
     IntegrityError,
     ObjectNotFoundError,
+    SpaceError,
     StoreUnavailableError,
 )
+from ckptfs.objectstore.base import Upload
 from ckptfs.staging import BLOCK_BYTES, DIGEST_BYTES
+from ckptfs.types import ContentId
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,17 +34,26 @@ if TYPE_CHECKING:
     from ckptfs.env import Env
     from ckptfs.namespace import Namespace
     from ckptfs.namespace.rows import Content, Inode
-    from ckptfs.objectstore.base import Condition, ObjectInfo, ObjectStore, Part, Upload
+    from ckptfs.objectstore.base import Condition, ObjectInfo, ObjectStore, Part
     from ckptfs.staging import Staging
-    from ckptfs.types import ContentId, Key
+    from ckptfs.types import Key
 
 DIGEST_NAME = "ckptfs-digest"
 """Metadata: XXH3-128 over the digests of the blocks, in hexadecimal."""
 
 MARK_NAME = "ckptfs-mark"
-"""Metadata: which namespace put the object, under which key. A copy made elsewhere does not fit its key."""
+"""Metadata: which namespace put the object, under which key, and which of its contents it is.
+
+A copy that others make elsewhere does not fit its key.
+"""
 
 log = logging.getLogger(__name__)
+
+_NOTE = "begin:"
+"""How an upload whose id is not known yet is noted: this, something unique, ``@``, and when, nanoseconds."""
+
+_CLOCK_SKEW_NS = 15 * 60 * 10**9
+"""How far the store's clock may differ from ours."""
 
 _ABORT_S = 5.0
 _UNBUDGETED_BYTES = 64 * 1024
@@ -117,14 +129,25 @@ def root_digest(digests: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(digests)
 
 
-def mark_of(mark: int, key: Key) -> str:
-    """Value of :data:`MARK_NAME` for objects that the namespace with this mark puts under ``key``."""
-    return f"{mark:014x}-{xxhash.xxh3_64_hexdigest(key.encode('utf-8', 'surrogatepass'))}"
+def mark_of(mark: int, key: Key, content: ContentId) -> str:
+    """Value of :data:`MARK_NAME` for ``content`` that the namespace with this mark puts under ``key``."""
+    return f"{_owner(mark, key)}{content}"
+
+
+def marked_content(mark: int, info: ObjectInfo) -> ContentId | None:
+    """Which content the namespace with this mark put there as this object; ``None`` when it did not."""
+    owner, value = _owner(mark, info.key), (info.metadata or {}).get(MARK_NAME, "")
+    number = value.removeprefix(owner)
+    return ContentId(int(number)) if value.startswith(owner) and number.isdecimal() else None
+
+
+def _owner(mark: int, key: Key) -> str:
+    return f"{mark:014x}-{xxhash.xxh3_64_hexdigest(key.encode('utf-8', 'surrogatepass'))}-"
 
 
 def metadata_of(content: Content, inode: Inode | None, mark: int, key: Key) -> dict[str, str]:
     """What an object says about its content. Names of mtime, mode, uid and gid as rclone and s3fs write them."""
-    metadata = {DIGEST_NAME: root_digest(content.digests), MARK_NAME: mark_of(mark, key)}
+    metadata = {DIGEST_NAME: root_digest(content.digests), MARK_NAME: mark_of(mark, key, content.id)}
     if inode is not None:
         metadata["mtime"] = f"{inode.mtime_ns // 10**9}.{inode.mtime_ns % 10**9:09d}"
         metadata |= {"mode": str(inode.mode), "uid": str(inode.uid), "gid": str(inode.gid)}
@@ -222,6 +245,7 @@ class Uploader:
         self.budget = Budget(limits.buffer_bytes)
         self.left_over: list[Upload] = []
         """Uploads that are still to be aborted."""
+        self._active: set[str] = set()
 
     def request_s(self, byte_count: int = 0) -> float:
         """How long a request with so many bytes may take, seconds."""
@@ -269,12 +293,9 @@ class Uploader:
         return data
 
     async def _put_parts(self, job: Job, fd: Fd, condition: Condition) -> ObjectInfo:
-        with deadline(self.request_s(), f"begin of {job.key!r}"):
-            upload = await self._store.begin_upload(job.key, metadata=job.metadata)
-        self._namespace.bucket.upload_begun(upload.upload_id, job.key)
+        upload = await self._begin(job)
         completed = False
         try:
-            await self._namespace.state.flush()
             parts = await self._send_parts(job, fd, upload)
             with deadline(self.request_s(job.size // 16), f"completion of {job.key!r}"):
                 info = await self._complete(upload, parts, condition)
@@ -284,7 +305,50 @@ class Uploader:
                 self._namespace.bucket.upload_ended(upload.upload_id)
             else:
                 await self.abort(upload)
+            self._active.discard(upload.upload_id)
         return info
+
+    async def _begin(self, job: Job) -> Upload:
+        """Begin an upload, noted so that whatever happens it is not left for ever."""
+        bucket = self._namespace.bucket
+        note = Upload(job.key, f"{_NOTE}{self._env.token()}@{self._env.wall_ns()}")
+        bucket.upload_begun(note.upload_id, job.key)
+        with suppress(SpaceError):
+            await self._namespace.state.sync(self._namespace.state.record("upload", key=job.key))
+        begun = False
+        try:
+            with deadline(self.request_s(), f"begin of {job.key!r}"):
+                upload = await self._store.begin_upload(job.key, metadata=job.metadata)
+            begun = True
+        finally:
+            if not begun:
+                self.left_over.append(note)
+        self._active.add(upload.upload_id)
+        bucket.upload_begun(upload.upload_id, job.key)
+        bucket.upload_ended(note.upload_id)
+        return upload
+
+    async def clean_up(self) -> None:
+        """Abort what is left over. What cannot be now stays left over."""
+        left_over, self.left_over = self.left_over, []
+        for upload in left_over:
+            if not upload.upload_id.startswith(_NOTE):
+                await self.abort(upload)
+                continue
+            try:
+                await self._abort_unnamed(upload)
+            except CkptfsError as error:
+                log.info("the uploads of %r cannot be looked at now: %s", upload.key, error)
+                self.left_over.append(upload)
+
+    async def _abort_unnamed(self, note: Upload) -> None:
+        """Abort an upload that may have been begun without an answer: one of the key, as old as the note, not known."""
+        begun_ns = int(note.upload_id.rpartition("@")[2])
+        for found in await self._store.list_uploads(note.key):
+            is_old_enough = found.begun_ns == 0 or found.begun_ns >= begun_ns - _CLOCK_SKEW_NS
+            if found.key == note.key and is_old_enough and found.upload_id not in self._active:
+                await self._store.abort_upload(found)
+        self._namespace.bucket.upload_ended(note.upload_id)
 
     async def _complete(self, upload: Upload, parts: list[Part], condition: Condition) -> ObjectInfo:
         try:
