@@ -12,23 +12,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import trio
-import xxhash
 
 from ckptfs.cache.files import FileGuard
 from ckptfs.cache.partial import Flight, Partial
 from ckptfs.cache.readahead import observe, runs
+from ckptfs.cache.source import ObjectSource
 from ckptfs.errors import (
     CkptfsError,
     IntegrityError,
-    ObjectNotFoundError,
-    PreconditionError,
-    StoreCorruptionError,
-    StoreRejectedError,
-    StoreUnavailableError,
 )
 from ckptfs.namespace.rows import PLACE_FILE, PLACE_INLINE, PLACE_NONE
-from ckptfs.staging import BLOCK_BYTES, DIGEST_BYTES
-from ckptfs.types import ContentId, ContentState, ETag, Key
+from ckptfs.staging import BLOCK_BYTES
+from ckptfs.types import ContentId, ContentState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +34,6 @@ if TYPE_CHECKING:
     from ckptfs.objectstore.base import ObjectStore
     from ckptfs.staging import Staging
 
-_MOVES_MAX = 20
 _OPEN_MAX = 512
 
 log = logging.getLogger(__name__)
@@ -85,11 +79,11 @@ class Fetcher:
         self, env: Env, store: ObjectStore, namespace: Namespace, staging: Staging, limits: FetchLimits | None = None
     ) -> None:
         self._env = env
-        self._store = store
         self._namespace = namespace
         self._staging = staging
         self._disk = staging.disk
         self._limits = limits or FetchLimits()
+        self._source = ObjectSource(env, store, namespace, self._limits)
         self._partials: dict[ContentId, Partial] = {}
         self._nursery: trio.Nursery | None = None
         self._demand = trio.CapacityLimiter(self._limits.demand_count)
@@ -130,7 +124,7 @@ class Fetcher:
             await trio.lowlevel.checkpoint()
             return b""
         while True:
-            content = self._content(content_id)
+            content = self._source.content(content_id)
             assert offset + length <= content.size, f"content {content_id} ends at {content.size}"
             if content.place != PLACE_NONE:
                 return await self._read_here(content, offset, length)
@@ -148,12 +142,6 @@ class Fetcher:
                 return await self._read_file(partial, offset, length)
             finally:
                 self._release(partial)
-
-    def _content(self, content_id: ContentId) -> Content:
-        content = self._namespace.contents.get(content_id)
-        if content is None:
-            raise IntegrityError(f"content {content_id} is unknown")
-        return content
 
     async def _read_here(self, content: Content, offset: int, length: int) -> bytes:
         """The content came here completely since the caller looked."""
@@ -304,7 +292,7 @@ class Fetcher:
             async with limiter:
                 size = min(flight.count * BLOCK_BYTES, partial.size - flight.first * BLOCK_BYTES)
                 buffer = memoryview(bytearray(size))
-                digests = await self._get(partial, flight, buffer)
+                digests = await self._source.get(partial, flight, buffer)
                 flight.error = None
                 await self._keep(partial, flight, buffer, digests)
         except (CkptfsError, OSError) as error:
@@ -331,75 +319,6 @@ class Fetcher:
         flight.unkept = flight.unkept or partial.failure
         flight.data = buffer
 
-    async def _get(self, partial: Partial, flight: Flight, buffer: memoryview) -> bytes:
-        """Fill ``buffer`` and prove it; gives the digests of its blocks."""
-        offset = flight.first * BLOCK_BYTES
-        for attempt in range(2):
-            key = await self._get_range(partial.content, offset, buffer)
-            digests = await self._env.run_blocking(_digests, buffer)
-            wrong = self._wrong_block(partial, flight, digests)
-            if wrong is None:
-                return digests
-            log.error("%r: block %d of content %s from the bucket does not match", key, wrong, partial.content)
-            if attempt:
-                raise IntegrityError(f"{key!r}: block {wrong} in the bucket is not what was sealed")
-        raise AssertionError("unreachable")
-
-    def _wrong_block(self, partial: Partial, flight: Flight, digests: bytes) -> int | None:
-        known = self._content(partial.content).digests
-        if not known:
-            return None
-        expected = known[flight.first * DIGEST_BYTES : (flight.first + flight.count) * DIGEST_BYTES]
-        for index in range(flight.count):
-            place = slice(index * DIGEST_BYTES, (index + 1) * DIGEST_BYTES)
-            if digests[place] != expected[place]:
-                return flight.first + index
-        return None
-
-    async def _get_range(self, content_id: ContentId, offset: int, buffer: memoryview) -> Key:
-        """One range of the object that holds the content, wherever it moves; tries again while the store is away."""
-        limits = self._limits
-        until_s = self._env.monotonic_s() + limits.read_s
-        moves = tries = 0
-        while True:
-            key, etag = self._source(content_id)
-            try:
-                with trio.fail_after(limits.request_s + len(buffer) / (256 * 1024)):
-                    await self._store.get_range(key, offset, buffer, etag=etag or None)
-            except (PreconditionError, ObjectNotFoundError, StoreRejectedError) as error:
-                moves += 1
-                if moves > _MOVES_MAX or self._source(content_id) == (key, etag):
-                    raise IntegrityError(
-                        f"{key!r}: the object was changed in the bucket after it was opened",
-                        hint="open the file again",
-                    ) from error
-            except (StoreUnavailableError, StoreCorruptionError, trio.TooSlowError) as error:
-                tries += 1
-                wait_s = min(limits.retry_most_s, limits.retry_first_s * 2.0**tries) * (0.5 + self._env.random() / 2)
-                if self._env.monotonic_s() + wait_s > until_s:
-                    if isinstance(error, trio.TooSlowError):
-                        raise StoreUnavailableError(f"read of {key!r}: no answer") from error
-                    raise
-                await self._env.sleep(wait_s)
-            else:
-                return key
-
-    def _source(self, content_id: ContentId) -> tuple[Key, ETag]:
-        """The object that holds the content now: publication moves it when files are renamed."""
-        content = self._content(content_id)
-        bucket = self._namespace.bucket
-        key = content.key
-        row = bucket.object(key) if key else None
-        if row is not None and row.content == content_id:
-            return key, row.etag
-        if not key:
-            for holder in bucket.holders(content_id):
-                row = bucket.object(holder)
-                if row is not None:
-                    return holder, row.etag
-            raise IntegrityError(f"content {content_id}: no object is known to hold it")
-        return key, content.etag
-
     # --- becoming clean
 
     async def materialize(self, content_id: ContentId) -> None:
@@ -411,7 +330,7 @@ class Fetcher:
         """
         await trio.lowlevel.checkpoint()
         while True:
-            content = self._content(content_id)
+            content = self._source.content(content_id)
             if content.place != PLACE_NONE:
                 return
             partial = await self._use(content)
@@ -515,9 +434,3 @@ class Fetcher:
         if fd is not None:
             with trio.CancelScope(shield=True):
                 await self._disk.close(fd)
-
-
-def _digests(buffer: memoryview) -> bytes:
-    return b"".join(
-        xxhash.xxh3_128_digest(buffer[start : start + BLOCK_BYTES]) for start in range(0, len(buffer), BLOCK_BYTES)
-    )

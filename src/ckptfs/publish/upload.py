@@ -56,6 +56,9 @@ _CLOCK_SKEW_NS = 15 * 60 * 10**9
 """How far the store's clock may differ from ours."""
 
 _ABORT_S = 5.0
+BUFFER_BYTES_MAX = 96 << 20
+"""Most bytes in memory on their way into the bucket, unless one part is larger."""
+
 _UNBUDGETED_BYTES = 64 * 1024
 _BYTES_PER_S_MIN = 256 * 1024
 
@@ -85,7 +88,7 @@ class PublishLimits:
     @property
     def worker_count(self) -> int:
         """Keys under way at once: more than large ones, so that a few that hang do not hold up the others."""
-        return 16 + self.upload_count_max
+        return 24 + self.upload_count_max
 
     @property
     def file_part_count(self) -> int:
@@ -94,8 +97,8 @@ class PublishLimits:
 
     @property
     def buffer_bytes(self) -> int:
-        """Bytes of all objects in memory at once."""
-        return self.part_bytes * self.upload_count_max
+        """Bytes of all objects in memory at once: those of all uploads, but no more than the daemon's size allows."""
+        return max(self.part_bytes, min(self.part_bytes * self.upload_count_max, BUFFER_BYTES_MAX))
 
 
 @dataclass(frozen=True, slots=True)
