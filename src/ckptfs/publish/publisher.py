@@ -48,6 +48,9 @@ PARKS_MAX = 20
 STUCK_FAILURES = 6
 """Failures in a row after which other keys no longer wait for one that should go before them."""
 
+LOOK_BELOW_S = 0.02
+"""How often it is looked for obligations below a prefix that is waited for: it is a query each time."""
+
 REFILL_COUNT = 5_000
 FAILING_MAX = 50_000
 
@@ -147,9 +150,15 @@ class Publisher:
         """
         await trio.lowlevel.checkpoint()
         for key in keys:
-            while self._is_pending(key):
-                await self._progress.wait()
-        await self._namespace.state.flush()
+            while True:
+                while self._is_pending(key):
+                    await self._progress.wait()
+                    if key.endswith("/"):
+                        await self._env.sleep(LOOK_BELOW_S)
+                # Below a prefix only what is saved is looked at in full.
+                await self._namespace.state.flush()
+                if not self._is_pending(key):
+                    break
 
     async def published_below(self, prefix: str) -> None:
         """:meth:`wait` for one key or prefix."""
