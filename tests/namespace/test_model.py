@@ -327,3 +327,23 @@ def test_renaming_a_directory_moves_the_keys_of_all_below_it(tmp_path: Path, dep
     tree.create(parent, b"f", stat.S_IFREG, 0, 0)
     tree.rename(ROOT_INO, b"d0", ROOT_INO, b"e")
     assert tree.key_of(parent, b"f") == "/".join(["e", *(f"d{number}" for number in range(1, depth)), "f"])
+
+
+def test_a_name_that_is_replaced_before_it_was_committed_stays_in_the_listing(tmp_path: Path) -> None:
+    subject = Subject(tmp_path / "namespace.sqlite")
+    for name in (b"a", b"b"):
+        subject.apply("create", (name,))
+    subject.apply("rename", (b"a",), (b"b",), 0)
+    assert list(subject.tree()) == [b"b"]
+    assert not subject.namespace.tree.is_empty(ROOT_INO)
+
+
+def test_the_name_of_the_reserved_prefix_cannot_be_made(tmp_path: Path) -> None:
+    subject = Subject(tmp_path / "namespace.sqlite")
+    subject.apply("create", (b"a",))
+    for op in (("create", (b".ckptfs",)), ("mkdir", (b".ckptfs",)), ("rename", (b"a",), (b".ckptfs",), 0)):
+        with pytest.raises(PosixError) as raised:
+            subject.apply(*op)
+        assert raised.value.errno == errno.EPERM
+    subject.apply("mkdir", (b"d",))
+    subject.apply("mkdir", (b"d", b".ckptfs"))

@@ -14,7 +14,7 @@ from ckptfs.errors import PosixError
 from ckptfs.namespace.paths import NAME_BYTES_MAX
 from ckptfs.namespace.rows import Dentry, Inode, Names, TreeMove, Xattrs
 from ckptfs.namespace.tree_view import TreeView
-from ckptfs.types import NO_CONTENT, ROOT_INO, Ino, Key
+from ckptfs.types import NO_CONTENT, RESERVED_PREFIX, ROOT_INO, Ino, Key
 
 if TYPE_CHECKING:
     from ckptfs.namespace.bucket import Bucket
@@ -27,6 +27,9 @@ LINK_COUNT_MAX = 65_000
 """As ext4. The names of one inode are one row, so there must be a bound."""
 
 _NOBODY = Ino(0)
+
+RESERVED_NAME = RESERVED_PREFIX.rstrip("/").encode()
+"""No file can be made under this name in the root: its object would lie among ckptfs's own."""
 
 LISTED_NOT = 0
 LISTED = 1
@@ -194,15 +197,18 @@ class Tree(TreeView):
     def _drop(self, dentry: Dentry, inode: Inode) -> None:
         """Take one name from an inode; the caller records it and stamps the directory."""
         self._state.remove_dentry(dentry)
+        self._unname(inode, dentry.parent, dentry.name)
+
+    def _unname(self, inode: Inode, parent: Ino, name: bytes) -> None:
+        """As :meth:`_drop`, for a name that goes on to lead elsewhere."""
         inode.ctime_ns = self._state.env.wall_ns()
         if inode.is_dir:
             inode.nlink = 0
-            parent = self.inode(dentry.parent)
-            parent.nlink -= 1
-            self._state.inodes.mark(parent.ino)
+            self.inode(parent).nlink -= 1
+            self._state.inodes.mark(parent)
         else:
             inode.nlink -= 1
-            self._remove_name(inode, dentry.parent, dentry.name)
+            self._remove_name(inode, parent, name)
         if inode.nlink == 0:
             inode.parent = _NOBODY
         self._state.inodes.mark(inode.ino)
@@ -246,12 +252,9 @@ class Tree(TreeView):
         )
         old_key = self._source_of_move(inode, parent, name)
         if replaced is not None and target is not None:
-            position = target.id
             self._oblige(replaced, new_parent, new_name, lsn)
-            self._drop(target, replaced)
-            self._state.dentries.put((new_parent, new_name), Dentry(new_parent, new_name, position, inode.ino))
-        else:
-            self._state.add_dentry(new_parent, new_name, inode.ino)
+            self._unname(replaced, new_parent, new_name)
+        self._state.add_dentry(new_parent, new_name, inode.ino)
         self._state.remove_dentry(source)
         self._moved(inode, parent, name, new_parent, new_name)
         self._stamp(self.inode(parent), inode.ctime_ns)
@@ -374,6 +377,8 @@ class Tree(TreeView):
         """The directory in which a name is about to be made."""
         if len(name) > NAME_BYTES_MAX:
             raise PosixError(errno.ENAMETOOLONG)
+        if parent == ROOT_INO and name == RESERVED_NAME:
+            raise PosixError(errno.EPERM)
         self._state.check()
         directory = self.inode(parent)
         if directory.nlink == 0:
