@@ -25,6 +25,7 @@ from ckptfs.objectstore.url import open_store, parse_store_url
 from ckptfs.publish import Publisher, PublishLimits
 from ckptfs.recovery import Report, recover
 from ckptfs.staging import Staging
+from ckptfs.staging.space import make_reserve_file, release_reserve_file
 from ckptfs.types import ROOT_INO, Key
 from ckptfs.vfs import Vfs, VfsOptions
 from ckptfs.vfs.listing import ForeignAttributes
@@ -42,6 +43,9 @@ SETTLE_S = 60.0
 
 CACHE_FRACTION = 0.5
 """How much of the disk clean bytes may take when no ``--cache-size`` was given: the rest is for staging."""
+
+IDLE_REQUESTS_MAX = 4
+"""Requests between two looks from which the mount counts as busy."""
 
 KERNEL_CACHE_S_MAX = 60.0
 """Longest time that the kernel keeps names and attributes without asking."""
@@ -110,6 +114,9 @@ class Mount:
             in_use=self.vfs.files.in_use,
         )
         self.publisher.hooks.name_changed = self.vfs.name_changed
+        self.publisher.hooks.is_busy = self._is_busy
+        self.vfs.on_full(self._make_room)
+        self._seen_requests = 0
         options = [*settings.fuse_options]
         if settings.allow_other:
             options.append("allow_other")
@@ -123,6 +130,15 @@ class Mount:
             timeout_s=min(settings.refresh_s / 2, KERNEL_CACHE_S_MAX),
         )
         self._ended = trio.Event()
+
+    def _is_busy(self) -> bool:
+        """Whether more than a few requests came since this was last asked."""
+        seen, self._seen_requests = self._seen_requests, self.session.operations.request_count
+        return self._seen_requests - seen > IDLE_REQUESTS_MAX
+
+    def _make_room(self, byte_count: int) -> bool:
+        """The disk is full: evict clean bytes; what is being published will be clean soon."""
+        return self.evictor.squeeze(byte_count) or self.namespace.bucket.obligation_count > 0
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Mount, serve until the mount is gone, and end the parts in the order in which they need each other."""
@@ -296,9 +312,13 @@ async def serve(settings: Settings, env: Env, on_ready: Callable[[], None]) -> N
 
 def _open(settings: Settings, env: Env) -> tuple[Namespace, Staging, Report]:
     """Open and recover what the cache directory holds. Blocks."""
+    reserve = settings.cache_dir / "reserve"
+    if release_reserve_file(reserve):
+        log.warning("the disk of %s is full: the reserve is given up so that the rest can drain", settings.cache_dir)
     staging = Staging(LocalDisk(env), settings.cache_dir / "contents")
     staging.prepare()
     namespace = Namespace(env, settings.cache_dir / "namespace.sqlite")
     namespace.tree.make_root(settings.dir_mode, settings.uid, settings.gid)
     report = recover(namespace, staging, settings.cache_dir / "lost")
+    make_reserve_file(reserve)
     return namespace, staging, report

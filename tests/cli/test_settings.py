@@ -69,7 +69,7 @@ def test_what_is_no_duration_is_refused_by_name(text: str) -> None:
 def test_defaults() -> None:
     made = settings()
     assert made.close_mode is CloseMode.SYNC
-    assert made.part_bytes == 16 << 20
+    assert made.part_bytes == 8 << 20
     assert made.refresh_s == 30
     assert (made.uid, made.gid) == (os.getuid(), os.getgid())
     assert made.allow_other == (os.geteuid() == 0)

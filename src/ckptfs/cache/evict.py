@@ -124,6 +124,7 @@ class Evictor:
         self._unindexed_bytes = 0
         self._cursor = ContentId(0)
         self._surplus = trio.Event()
+        self._bound_bytes = limits.cache_bytes
         namespace.contents.on_publish.append(self._on_publish)
         namespace.contents.on_drop.append(self._on_drop)
         fetcher.grown = self._set
@@ -132,6 +133,13 @@ class Evictor:
     def total_bytes(self) -> int:
         """Clean bytes that are here, those of contents that are partly here included."""
         return self._indexed_bytes + self._unindexed_bytes
+
+    def squeeze(self, byte_count: int) -> bool:
+        """The disk is full: free so many bytes more than the bound asks for. Whether there are any clean bytes."""
+        self._bound_bytes = max(0, self.total_bytes - byte_count)
+        if self.total_bytes:
+            self._surplus.set()
+        return self.total_bytes > 0
 
     def touch(self, content: ContentId) -> None:
         """A content was used."""
@@ -174,7 +182,8 @@ class Evictor:
                 except (CkptfsError, OSError) as error:
                     log.warning("the cache cannot be kept within its bound: %s", error)
                     evicted = 0
-                if self.total_bytes <= self._limits.cache_bytes:
+                if self.total_bytes <= self._bound_bytes:
+                    self._bound_bytes = self._limits.cache_bytes
                     self._surplus = trio.Event()
                 elif not evicted:
                     await self._env.sleep(self._limits.retry_s)
@@ -191,7 +200,7 @@ class Evictor:
 
     async def _evict_some(self) -> int:
         """One batch; how many contents were evicted."""
-        surplus = self.total_bytes - self._limits.low_bytes
+        surplus = self.total_bytes - min(self._bound_bytes, self._limits.low_bytes)
         page = self._unindexed_page() if self._unindexed_bytes else []
         oldest = [*page, *islice(self._index.items(), SCAN_COUNT - len(page))]
         choice = choose(oldest, surplus, self._is_needed)

@@ -43,6 +43,10 @@ def default_path(store: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "ckptfs", name)
 
 
+LOCK_BYTES: Final = 20
+"""Length of a lock file: a pid, blanks before it."""
+
+
 @contextlib.contextmanager
 def claimed(directory: Path, store: str, env: Env) -> Iterator[None]:
     """Make the cache directory if it is not there, and own it while the context is open.
@@ -85,9 +89,9 @@ def locked(path: Path, in_use: Callable[[str], CkptfsError]) -> Iterator[None]:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise in_use(os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown") from None
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii"), 0)
+            raise in_use(os.pread(descriptor, LOCK_BYTES, 0).decode("ascii", "replace").strip() or "unknown") from None
+        # Overwritten in place: a full disk has no block for a longer or a new one.
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode("ascii").rjust(LOCK_BYTES), 0)
         yield
     finally:
         os.close(descriptor)
@@ -154,10 +158,13 @@ def _check_identity(identity: Path, store: str) -> None:
 
 def _write_identity(identity: Path, store: str, env: Env) -> None:
     """Durably, whole or not at all: staged bytes are worthless without knowing where they belong."""
+    content = json.dumps({"version": IDENTITY_VERSION, "store": store}).encode("ascii") + b"\n"
+    if identity.exists() and identity.read_bytes() == content:
+        return
     temporary = identity.with_name(f"{IDENTITY_NAME}.{env.token()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:
-        file.write(json.dumps({"version": IDENTITY_VERSION, "store": store}).encode("ascii") + b"\n")
+        file.write(content)
         file.flush()
         os.fsync(descriptor)
     temporary.replace(identity)

@@ -48,12 +48,13 @@ def _answering(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Corou
 
     @wraps(method)
     async def handler(*args: P.args, **kwargs: P.kwargs) -> T:
+        operations: Any = args[0]
+        operations.request_count += 1
         try:
             return await method(*args, **kwargs)
         except pyfuse3.FUSEError:
             raise
         except Exception as error:
-            operations: Any = args[0]
             raise pyfuse3.FUSEError(_errno_of(error, operations.failures, name)) from error
 
     return handler
@@ -75,6 +76,8 @@ class Operations(pyfuse3.Operations):
         super().__init__()
         self._vfs = vfs
         self._timeout_s = timeout_s
+        self.request_count = 0
+        """Requests that came in."""
         self.failures: dict[str, int] = {}
         """Calls that failed for another reason than POSIX's, by call."""
 

@@ -21,12 +21,14 @@ class Hooks:
         adopt: show an object as a file under a name that is free now, and note the object as known.
         in_use: whether a handle reads a content.
         name_changed: a name leads elsewhere now, and no call of the kernel made it so.
+        is_busy: whether somebody is at work on the mount right now.
     """
 
     materialize: Callable[[ContentId], Awaitable[None]]
     adopt: Callable[[Ino, bytes, ObjectInfo], object]
     in_use: Callable[[ContentId], bool] = field(default=lambda _content: False)
     name_changed: Callable[[Ino, bytes], None] = field(default=lambda _parent, _name: None)
+    is_busy: Callable[[], bool] = field(default=lambda: False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,9 @@ class Conflict:
     """An object that changed behind the mount's back while the mount was about to change it; the object stood.
 
     Attributes:
-        key: of the object. kept_as: key under which this mount's content is kept; empty when there was none to keep
-        (the mount was deleting). lsn: when.
+        key: of the object.
+        kept_as: key of this mount's content; empty when there was none to keep (the mount was deleting).
+        lsn: when.
     """
 
     key: str

@@ -93,13 +93,14 @@ class Publisher:
         in_use: Callable[[ContentId], bool] = lambda _content: False,
     ) -> None:
         self._env = env
+        self._waiter_count = 0
         self._namespace = namespace
         self._bucket = namespace.bucket
         self._limits = limits
         self._queue = WorkQueue()
         self._stuck: set[Key] = set()
         self.hooks = Hooks(reader.materialize, adopt, in_use)
-        """``name_changed`` may be set: the kernel is to forget names that a conflict made lead elsewhere."""
+        """``name_changed`` and ``is_busy`` may be set."""
         self._hand = Hand(env, store, namespace, staging, limits, self.hooks, self._queue.waits, self._stuck)
         self._wake = trio.Event()
         self._progress = trio.Event()
@@ -149,6 +150,13 @@ class Publisher:
         Keys that change again meanwhile are waited for again only while their turn has not come. The empty key is all.
         """
         await trio.lowlevel.checkpoint()
+        self._waiter_count += 1
+        try:
+            await self._wait(keys)
+        finally:
+            self._waiter_count -= 1
+
+    async def _wait(self, keys: Iterable[Key]) -> None:
         for key in keys:
             while True:
                 while self._is_pending(key):
@@ -187,6 +195,14 @@ class Publisher:
                     continue
                 await self._slots.acquire_on_behalf_of(key)
                 nursery.start_soon(self._attempt, key)
+                await self._give_way()
+
+    async def _give_way(self) -> None:
+        """Begin objects slowly while callers are at work: the checkpoint comes first, unless somebody waits for us."""
+        if not self.hooks.is_busy() or self._waiter_count:
+            return
+        is_late = self.lag_s() > self._limits.late_s
+        await self._env.sleep(self._limits.give_way_late_s if is_late else self._limits.give_way_s)
 
     async def _listen(self) -> None:
         while True:

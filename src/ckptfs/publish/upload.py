@@ -74,6 +74,9 @@ class PublishLimits:
         retry_first_s: shortest and
         retry_most_s: longest wait before a failed key is tried again, seconds.
         permanent_s: the same for errors that a retry rarely cures.
+        give_way_s: between the beginnings of two objects while callers are at work, seconds;
+        give_way_late_s: the same once something has not been published for
+        late_s: seconds.
         walk_count: names or keys that the expansion of a tree move handles between two waits.
     """
 
@@ -83,6 +86,9 @@ class PublishLimits:
     retry_first_s: float = 0.2
     retry_most_s: float = 30.0
     permanent_s: float = 60.0
+    give_way_s: float = 0.05
+    give_way_late_s: float = 0.01
+    late_s: float = 60.0
     walk_count: int = 500
 
     @property

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from ckptfs.staging.digest import BLOCK_BYTES, DIGEST_BYTES, digest_blocks, digest_bytes
 from ckptfs.staging.files import Staging
+from ckptfs.staging.space import SpaceGuard
 
-__all__ = ["BLOCK_BYTES", "DIGEST_BYTES", "Staging", "digest_blocks", "digest_bytes"]
+__all__ = ["BLOCK_BYTES", "DIGEST_BYTES", "SpaceGuard", "Staging", "digest_blocks", "digest_bytes"]

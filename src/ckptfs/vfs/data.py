@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from ckptfs.errors import IntegrityError, PosixError
 from ckptfs.namespace.rows import PLACE_FILE, PLACE_INLINE, PLACE_NONE
+from ckptfs.staging import SpaceGuard
 from ckptfs.types import NO_CONTENT, ContentId, ContentState
 
 if TYPE_CHECKING:
     from ckptfs.disk.base import Disk
+    from ckptfs.env import Env
     from ckptfs.namespace import Namespace
     from ckptfs.namespace.rows import Content
     from ckptfs.staging import Staging
@@ -24,6 +27,10 @@ INLINE_BYTES_MAX = 64 * 1024
 INLINE_FILE_COUNT = 512
 INLINE_BYTES_CROWDED = 4096
 """While more files than this are open, only contents up to this size are kept in memory."""
+
+FULL_WAIT_S = 30.0
+FULL_LOOK_S = 0.1
+"""How long a writer waits for room on a full disk, and how often it looks."""
 
 FILE_BYTES_MAX = 1 << 62
 """Largest offset that a file may reach."""
@@ -39,17 +46,28 @@ class Reader(Protocol):
         """Bring the whole content into staging; its place is the staging file then."""
 
 
+Room = Callable[[int], bool]
+"""Asked to free so many bytes of the disk; whether there is hope that it will."""
+
+
 class FileData:
     """Operations on the bytes of open files.
 
     Args:
+        env: waiting.
         namespace: contents.
         staging: files of contents.
         files: the open files.
         reader: brings what only the bucket has.
+        room: asked for room when the disk is full.
     """
 
-    def __init__(self, namespace: Namespace, staging: Staging, files: OpenFiles, reader: Reader) -> None:
+    def __init__(
+        self, env: Env, namespace: Namespace, staging: Staging, files: OpenFiles, reader: Reader, room: Room
+    ) -> None:
+        self._env = env
+        self._room = room
+        self._space = SpaceGuard(staging.disk, staging.root)
         self._namespace = namespace
         self._staging = staging
         self._disk: Disk = staging.disk
@@ -103,9 +121,24 @@ class FileData:
         """Write into the staging file; ``False`` when the live content is not one that may be written there."""
         if not self._is_writable_file(file):
             return False
+        await self._admit(len(data))
         async with self._files.descriptor(file) as fd:
             await self._disk.pwrite(fd, offset, data)
         return True
+
+    async def _admit(self, byte_count: int) -> None:
+        """Return when there is room for more bytes; that is the back-pressure of a full disk.
+
+        Raises:
+            OSError: ENOSPC, there was none for :data:`FULL_WAIT_S`, or nothing can free any.
+        """
+        if self._space.try_admit(byte_count):
+            return
+        until_s = self._env.monotonic_s() + FULL_WAIT_S
+        while not await self._space.admit(byte_count):
+            if not self._room(byte_count) or self._env.monotonic_s() > until_s:
+                raise OSError(errno.ENOSPC, "no room for more bytes on the disk of the cache directory")
+            await self._env.sleep(FULL_LOOK_S)
 
     def _write_inline(self, file: OpenFile, offset: int, data: bytes) -> bool:
         """Write into the buffer; ``False`` when there is none or the content gets too large for it."""
@@ -169,6 +202,7 @@ class FileData:
         await self._files.open_descriptor(file)
         source = file.fd
         assert source is not None
+        await self._admit(file.size)
         content = self._namespace.contents.begin(file.ino, PLACE_FILE)
         target = await self._staging.create(content.id)
         try:

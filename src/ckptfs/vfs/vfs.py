@@ -60,12 +60,13 @@ class Vfs:
         self._env = env
         self._staging = staging
         self._forget_name: Callable[[Ino, bytes], None] | None = None
+        self._free: Callable[[int], bool] | None = None
         self.files = OpenFiles(namespace, staging)
         self.core = Core(env, namespace, self.files, options)
         self.xattrs = XattrCalls(namespace, self.files)
         self.io = FileCalls(
             self.core,
-            FileData(namespace, staging, self.files, reader),
+            FileData(env, namespace, staging, self.files, reader, self._make_room),
             Sealer(env, namespace, staging, self.files),
             self.xattrs,
             self.name_changed,
@@ -81,6 +82,13 @@ class Vfs:
             dropped=self.core.reap,
         )
         self.names = NameCalls(self.core, self.listing, self.xattrs, self.io)
+
+    def on_full(self, make_room: Callable[[int], bool]) -> None:
+        """Call ``make_room`` with a number of bytes when the disk has no room for them; it says if there is hope."""
+        self._free = make_room
+
+    def _make_room(self, byte_count: int) -> bool:
+        return self._free is not None and self._free(byte_count)
 
     def on_name_changed(self, forget_name: Callable[[Ino, bytes], None]) -> None:
         """Call ``forget_name`` when a name leads elsewhere and no call of the kernel made it so."""
