@@ -124,7 +124,7 @@ class Evictor:
         self._unindexed_bytes = 0
         self._cursor = ContentId(0)
         self._surplus = trio.Event()
-        self._bound_bytes = limits.cache_bytes
+        self._squeezed_bytes: int | None = None
         namespace.contents.on_publish.append(self._on_publish)
         namespace.contents.on_drop.append(self._on_drop)
         fetcher.grown = self._set
@@ -136,7 +136,7 @@ class Evictor:
 
     def squeeze(self, byte_count: int) -> bool:
         """The disk is full: free so many bytes more than the bound asks for. Whether there are any clean bytes."""
-        self._bound_bytes = max(0, self.total_bytes - byte_count)
+        self._squeezed_bytes = max(0, self.total_bytes - byte_count)
         if self.total_bytes:
             self._surplus.set()
         return self.total_bytes > 0
@@ -182,11 +182,16 @@ class Evictor:
                 except (CkptfsError, OSError) as error:
                     log.warning("the cache cannot be kept within its bound: %s", error)
                     evicted = 0
-                if self.total_bytes <= self._bound_bytes:
-                    self._bound_bytes = self._limits.cache_bytes
+                if self._surplus_bytes() <= 0:
+                    self._squeezed_bytes = None
                     self._surplus = trio.Event()
                 elif not evicted:
                     await self._env.sleep(self._limits.retry_s)
+
+    def _surplus_bytes(self) -> int:
+        """Bytes over the bound, or over what :meth:`squeeze` left of it."""
+        squeezed = self._limits.cache_bytes if self._squeezed_bytes is None else self._squeezed_bytes
+        return self.total_bytes - min(squeezed, self._limits.cache_bytes)
 
     async def _load(self) -> None:
         """Count what an earlier life left."""
@@ -200,7 +205,7 @@ class Evictor:
 
     async def _evict_some(self) -> int:
         """One batch; how many contents were evicted."""
-        surplus = self.total_bytes - min(self._bound_bytes, self._limits.low_bytes)
+        surplus = max(self._surplus_bytes(), self.total_bytes - self._limits.low_bytes)
         page = self._unindexed_page() if self._unindexed_bytes else []
         oldest = [*page, *islice(self._index.items(), SCAN_COUNT - len(page))]
         choice = choose(oldest, surplus, self._is_needed)
