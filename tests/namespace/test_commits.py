@@ -153,7 +153,7 @@ def test_every_operation_and_its_record_are_in_one_transaction(tmp_path: Path) -
             nursery.start_soon(namespace.state.run)
             for number in range(300):
                 create(namespace, b"%d" % number)
-                await trio.sleep(0)
+                await trio.lowlevel.checkpoint()
                 if number % 50 == 0:
                     await namespace.state.sync()
             await namespace.state.sync()

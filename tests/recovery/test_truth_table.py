@@ -73,7 +73,7 @@ class Life:
         }
 
 
-def build(  # noqa: PLR0913
+def build(
     life: Life, state: ContentState, place: int, committed: str, bytes_here: str, *, named: bool = True
 ) -> tuple[Ino, ContentId]:
     """One file ``f`` with one content in the given situation; ``committed`` to it, to "none", or to an "other" one."""
@@ -98,7 +98,7 @@ def build(  # noqa: PLR0913
     return ino, number
 
 
-def expected(state: ContentState, place: int, committed: str, bytes_here: str) -> tuple[ContentState | None, str]:
+def expected(state: ContentState, committed: str, bytes_here: str) -> tuple[ContentState | None, str]:
     """State of the content afterwards (``None``: dropped), and what the file is committed to."""
     if state is S.OPEN:
         if committed == "it":
@@ -133,7 +133,7 @@ def test_each_situation_ends_as_the_table_says_and_again(
     life = Life(tmp_path)
     _, content = build(life, state, place, committed, bytes_here)
     first = life.recover()
-    wanted_state, wanted_commit = expected(state, place, committed, bytes_here)
+    wanted_state, wanted_commit = expected(state, committed, bytes_here)
     states = first["states"]
     assert isinstance(states, dict)
     assert states.get(content) is wanted_state

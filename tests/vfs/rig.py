@@ -28,7 +28,7 @@ class NoReader:
     """Stands for the bucket where a test never needs it: any use is an error."""
 
     async def read(self, content: ContentId, offset: int, length: int) -> bytes:
-        raise AssertionError(f"content {content} was to be here")
+        raise AssertionError(f"{length} bytes of content {content} at {offset} were to be here")
 
     async def materialize(self, content: ContentId) -> None:
         raise AssertionError(f"content {content} was to be here")

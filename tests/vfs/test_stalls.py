@@ -40,8 +40,8 @@ def test_a_stalled_disk_stops_only_those_who_write_to_it(tmp_path: Path) -> None
             rig.disk.stall()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(rig.vfs.io.write, handle, 0, bytes(300_000))
-                while not rig.disk.waiting:
-                    await trio.sleep(0.001)
+                await trio.testing.wait_all_tasks_blocked()
+                assert rig.disk.waiting
                 await others_go_on(rig, small)
                 rig.disk.release()
             await rig.close(handle)

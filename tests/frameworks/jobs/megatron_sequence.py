@@ -15,8 +15,8 @@ import job
 if TYPE_CHECKING:
     from pathlib import Path
 
-ITERATIONS = (10, 20)
-SHARD_BYTES = 6 << 20
+ITERATIONS = tuple(range(10, 130, 10))
+SHARD_BYTES = 1 << 20
 WRITERS = 2
 
 
