@@ -5,6 +5,7 @@ The parts put together from settings, run until the mount is gone, and taken apa
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import shutil
@@ -43,6 +44,10 @@ SETTLE_S = 60.0
 
 CACHE_FRACTION = 0.5
 """How much of the disk clean bytes may take when no ``--cache-size`` was given: the rest is for staging."""
+
+M_MMAP_THRESHOLD = -3
+"""mallopt(3)."""
+LARGE_BUFFER_BYTES = 2 << 20
 
 IDLE_REQUESTS_MAX = 4
 """Requests between two looks from which the mount counts as busy."""
@@ -116,6 +121,7 @@ class Mount:
         self.publisher.hooks.name_changed = self.vfs.name_changed
         self.publisher.hooks.is_busy = self._is_busy
         self.vfs.on_full(self._make_room)
+        self.vfs.files.on_unused = self.evictor.touch
         self._seen_requests = 0
         options = [*settings.fuse_options]
         if settings.allow_other:
@@ -288,12 +294,24 @@ def _default_cache_bytes(cache_dir: Path) -> int:
     return int(space.total * CACHE_FRACTION)
 
 
+def _give_memory_back() -> None:
+    """Have the C library return large buffers to the system at once.
+
+    It otherwise learns from the first ones to keep them, and the daemon would look as large as its busiest moment.
+    Requests of up to 1 MiB stay on the heap: they come thousands a second.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):  # glibc
+        library.mallopt(M_MMAP_THRESHOLD, LARGE_BUFFER_BYTES)
+
+
 async def serve(settings: Settings, env: Env, on_ready: Callable[[], None]) -> None:
     """Mount as ``settings`` say, call ``on_ready`` when the mount is usable, and return after a clean unmount.
 
     Raises:
         CkptfsError: it cannot start.
     """
+    _give_memory_back()
     store = open_store(parse_store_url(settings.store_url), env)
     try:
         await store.probe()

@@ -23,7 +23,7 @@ from ckptfs.namespace.rows import PLACE_INLINE
 from ckptfs.types import NO_CONTENT, ContentId, ContentState, Ino
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from ckptfs.disk.base import Disk, Fd
     from ckptfs.namespace import Namespace
@@ -88,6 +88,8 @@ class OpenFiles:
         self._disk: Disk = staging.disk
         self._open: dict[Ino, OpenFile] = {}
         self._live: dict[ContentId, int] = {}
+        self.on_unused: Callable[[ContentId], None] = lambda _content: None
+        """Told of a content that the last handle let go: it was used just now."""
         self._removals: set[ContentId] = set()
 
     def get(self, ino: Ino) -> OpenFile | None:
@@ -150,6 +152,7 @@ class OpenFiles:
         self._live[content] -= 1
         if not self._live[content]:
             del self._live[content]
+            self.on_unused(content)
 
     def switch(self, file: OpenFile, content: ContentId) -> None:
         """Make ``content`` the live one. The caller holds the lock and retires the descriptor."""
