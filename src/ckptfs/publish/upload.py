@@ -86,8 +86,8 @@ class PublishLimits:
     retry_first_s: float = 0.2
     retry_most_s: float = 30.0
     permanent_s: float = 60.0
-    give_way_s: float = 0.05
-    give_way_late_s: float = 0.01
+    give_way_s: float = 0.1
+    give_way_late_s: float = 0.02
     late_s: float = 60.0
     walk_count: int = 500
 
