@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from fs_support import NAMES, Child
+from fs_support import NAMES, Child, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,3 +125,12 @@ def test_names_of_any_bytes(here: Path) -> None:
     for name in os.listdir(root):
         with open(os.path.join(root, name), "rb") as file:
             assert file.read() == name
+
+
+def test_a_listing_begins_with_the_directory_and_its_parent(here: Path) -> None:
+    """readdir(3): ``.`` and ``..`` are there, with the inode numbers of what they stand for."""
+    (here / "d").mkdir()
+    (here / "d" / "f").touch()
+    listed = run("ls", "-a", "-i", "-1", "-U", here / "d").split()
+    found = dict(zip(listed[1::2], map(int, listed[::2]), strict=True))
+    assert found == {name: os.stat(here / "d" / name).st_ino for name in (".", "..", "f")}

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from ckptfs.vfs import Attributes, Vfs
 
+DOT_COUNT = 2
+"""Entries ``.`` and ``..`` stand before all others in a listing."""
+
 log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
@@ -236,8 +239,14 @@ class Operations(pyfuse3.Operations):
 
     @_answering
     async def readdir(self, fh: int, start_id: int, token: pyfuse3.ReaddirToken) -> None:
-        for position, name, attributes in await self._vfs.names.readdir(fh, start_id):
-            if not pyfuse3.readdir_reply(token, name, self._entry(attributes), position):
+        names = self._vfs.names
+        entries = await names.readdir(fh, max(0, start_id - DOT_COUNT))
+        for position, (name, attributes) in enumerate(names.dots(fh), start=1):
+            # The kernel does not remember what these two lead to, so neither do we.
+            if position > start_id and not pyfuse3.readdir_reply(token, name, self._entry(attributes), position):
+                return
+        for position, name, attributes in entries:
+            if not pyfuse3.readdir_reply(token, name, self._entry(attributes), position + DOT_COUNT):
                 return
             self._vfs.core.remember(attributes.inode.ino)
 

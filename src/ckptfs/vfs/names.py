@@ -82,6 +82,13 @@ class NameCalls:
         """Close a directory."""
         self._directories.pop(handle, None)
 
+    def dots(self, handle: int) -> list[tuple[bytes, Attributes]]:
+        """The entries ``.`` and ``..`` of an open directory; a removed one has none."""
+        inode = self._tree.inode(self._directories[handle].ino)
+        if not inode.nlink:
+            return []
+        return [(b".", self._core.attributes_of(inode)), (b"..", self._core.attributes(inode.parent))]
+
     async def readdir(self, handle: int, after: int) -> Iterator[tuple[int, bytes, Attributes]]:
         """Entries behind position ``after``; none at the end. Positions stay valid while entries come and go.
 
