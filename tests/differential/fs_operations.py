@@ -161,7 +161,12 @@ def op_fstat(side: Side, slot: int) -> object:
 
 
 def op_ftruncate(side: Side, slot: int, length: int) -> object:
-    return os.ftruncate(side.fd(slot), length)
+    fd = side.fd(slot)
+    same_size = os.fstat(fd).st_size == length
+    os.ftruncate(fd, length)
+    if same_size:
+        os.utime(fd)  # with its write-back cache the kernel stamps a truncation only where the size changes
+    return None
 
 
 def op_fsync(side: Side, slot: int) -> object:
@@ -285,8 +290,12 @@ def op_mknod(side: Side, path: bytes, kind: int, mode: int, uid: int) -> object:
 
 
 def op_truncate(side: Side, path: bytes, length: int, uid: int) -> object:  # noqa: ARG001
+    same_size = os.path.exists(path) and os.stat(path).st_size == length
     with acting_as(uid):
-        return os.truncate(path, length)
+        os.truncate(path, length)
+    if same_size:
+        os.utime(path)  # as op_ftruncate
+    return None
 
 
 def op_chmod(side: Side, path: bytes, mode: int, uid: int) -> object:  # noqa: ARG001

@@ -198,6 +198,10 @@ class Pair:
         for _, copy in shielded:
             copy.unlink(missing_ok=True)
 
+    def told(self, message: str) -> str:
+        """``message``, then the operations so far with what each gave."""
+        return "\n  ".join((message, *self._trace))
+
     def compare_open_files(self) -> None:
         """Every open regular file has the same bytes on both sides, unlinked and shielded ones too."""
         for slot, local in self.local.handles.items():

@@ -177,4 +177,4 @@ def test_trees_come_back_from_the_bucket(mount: Any, reference: Path) -> None:
     for pair in pairs:
         # A directory without any file is nowhere in the bucket of this version.
         found = files_of(pair.mount_path) if pair.mount_path.exists() else {}
-        assert found == files_of(pair.local_path)
+        assert found == files_of(pair.local_path), pair.told("the bucket gives other files back after")

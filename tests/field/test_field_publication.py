@@ -27,7 +27,7 @@ from fs_support import (
 from ckptfs.testing.mounts import CommandFailedError, Mount
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -146,6 +146,35 @@ def test_special_characters_in_keys_of_s3(s3_mount: Mount) -> None:
     s3_mount.wait()
     s3_mount.wipe_cache_and_remount()
     assert files_of(s3_mount.path) == expected
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, 5000)
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def _clear(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+@pytest.mark.parametrize("change", [_cut, _append, _clear])
+def test_a_change_right_after_a_close_is_published(mount: Mount, bucket: Path, change: Callable[[Path], None]) -> None:
+    """azure-storage-fuse#1505: the seal of one close is overtaken by the next change: the last state is published."""
+    for number in range(80):
+        path = mount.path / f"f{number}"
+        with path.open("wb", buffering=0) as file:
+            file.write(payload(20_000, number))
+            if number % 2:
+                os.fsync(file.fileno())
+        change(path)
+    expected = files_of(mount.path)
+    assert len(expected) == 80
+    mount.wait()
+    assert bucket_files(bucket) == expected
 
 
 @pytest.fixture(params=["symlink", "bind mount"])
