@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
+import trio.testing
 import xxhash
 from rig import running
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
     from rig import Rig
 
+    from ckptfs.namespace.database import Batch
     from ckptfs.types import Ino
 
 BLOCK = 1 << 20
@@ -274,5 +277,36 @@ def test_renaming_an_open_dirty_file_makes_its_bytes_durable_before_the_name_fli
             assert rig.namespace.tree.lookup(ROOT_INO, b"f") is rig.namespace.tree.inode(ino)
             await rig.close(handle)
             assert rig.namespace.bucket.obligation(Key("f")) is not None
+
+    trio.run(run)
+
+
+def test_whoever_is_last_seals_what_others_changed_while_it_was_sealing(tmp_path: Path) -> None:
+    """A truncate by name comes and goes while a close waits for the disk: what it left is sealed and published."""
+
+    async def run() -> None:
+        async with running(tmp_path) as rig:
+            handle, ino = await rig.create(b"f")
+            await rig.vfs.io.write(handle, 0, bytes(300_000))
+            go = threading.Event()
+            commit = rig.namespace.state.database.commit
+
+            def stalled(batch: Batch) -> None:
+                assert go.wait(30.0)
+                commit(batch)
+
+            rig.namespace.state.database.commit = stalled  # type: ignore[method-assign]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rig.vfs.io.release, handle)
+                while not rig.namespace.tree.inode(ino).content:
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+                await rig.vfs.io.setattr(ino, Changes(size=100_000))
+                go.set()
+            content = rig.namespace.contents.get(rig.namespace.tree.inode(ino).content)
+            assert content is not None
+            assert content.size == 100_000
+            assert content.state is ContentState.DURABLE
+            assert rig.namespace.bucket.obligation(Key("f")) is not None
+            assert await rig.load(ino) == bytes(100_000)
 
     trio.run(run)

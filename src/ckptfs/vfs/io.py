@@ -304,16 +304,18 @@ class FileCalls:
                 self._core.reap(file.ino)
 
     async def _seal_last(self, file: OpenFile) -> None:
-        if file.error is not None:
-            self._sealer.give_up(file)
-            return
+        """Seal for the last writer, and again when somebody changed the file meanwhile and was done before us."""
+        durable = self._core.options.close_mode is CloseMode.SYNC
         try:
-            if file.generation > file.sealed_generation:
-                await self._sealer.seal(file, durable=self._core.options.close_mode is CloseMode.SYNC)
+            while file.writers == 1 and file.generation > file.sealed_generation:
+                file.check()
+                await self._sealer.seal(file, durable=durable)
         except (OSError, CkptfsError):
             self._sealer.give_up(file)
             raise
-        if file.writers == 1 and file.generation == file.sealed_generation:
+        if file.error is not None:
+            self._sealer.give_up(file)
+        elif file.writers == 1:
             self._sealer.oblige(file)
 
     async def fsync(self, handle: int) -> None:
