@@ -170,6 +170,7 @@ class Mount:
             work.start_soon(self.evictor.run)
             if not self._settings.read_only:
                 work.start_soon(self.publisher.run)
+            work.start_soon(self._env.run_blocking, self.session.read_ahead)
             await self.session.run(ready)
             with trio.move_on_after(SETTLE_S):
                 await self.vfs.io.settle()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyfuse3
@@ -12,17 +14,19 @@ from ckptfs.fuse.operations import Operations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from ckptfs.types import Ino
     from ckptfs.vfs import Vfs
 
-REQUEST_TASKS_MIN = 8
+REQUEST_TASKS_MIN = 1
 REQUEST_TASKS_MAX = 128
 """Requests in work at once.
 
 More than the kernel has background requests, so that page faults of many threads never use them all up.
 """
+
+READ_AHEAD_KIB = 4096
+"""How far the kernel reads ahead of a stream. Its own 128 KiB makes every read a request of 128 KiB."""
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +72,24 @@ class Pyfuse3Session:
     def _forget_name(self, parent: Ino, name: bytes) -> None:
         if not self._ended:
             pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+
+    def read_ahead(self) -> None:
+        """Have the kernel read further ahead than it would; only root may ask for it.
+
+        Blocks until requests are answered: before that the kernel would forget it again.
+        """
+        try:
+            os.statvfs(self._mountpoint)
+        except OSError:
+            return  # unmounted already
+        wanted = str(self._mountpoint)
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
+            devices = [fields[2] for fields in map(str.split, table) if fields[4] == wanted]
+        if devices:
+            try:
+                Path(f"/sys/class/bdi/{devices[-1]}/read_ahead_kb").write_text(f"{READ_AHEAD_KIB}\n")
+            except OSError as error:
+                log.info("reads come in small requests: read_ahead_kb cannot be set: %s", error)
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Answer requests until the mount is gone. Calls ``ready`` when requests are answered."""

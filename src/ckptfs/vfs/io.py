@@ -238,6 +238,11 @@ class FileCalls:
         self._state.inodes.mark(ino)
         self._state.touch()
 
+    @property
+    def close_waits(self) -> bool:
+        """Whether :meth:`flush` has anything to do; else it need not be called."""
+        return self._core.options.close_mode is CloseMode.SYNC
+
     async def flush(self, handle: int) -> None:
         """A descriptor of the handle was closed.
 
