@@ -135,20 +135,25 @@ class FileCalls:
         if inode.is_dir:
             raise PosixError(errno.EISDIR)
         if size == 0:
-            self._shield_readers(ino)
-        file = self._files.acquire(inode, writing=True)
+            await self._shield_readers(ino)
+        file = self._files.acquire(self._tree.inode(ino), writing=True)
         try:
             await self._data.truncate(file, size)
         finally:
+            self._leave(file)
             await self._finish(file)
 
-    def _shield_readers(self, ino: Ino) -> None:
+    async def _shield_readers(self, ino: Ino) -> None:
         """A file is about to be emptied that others are reading: they keep the inode, its names get a new one.
 
         The caller gets ESTALE, on which the kernel looks the name up again and meets the new inode (``retry_estale``
         in the kernel's fs/namei.c and fs/open.c).
         """
         file = self._files.get(ino)
+        while file is not None and file.handles > file.writers == file.leaving > 0:
+            # Writers that have closed are no writers: let their bytes be sealed, and look again.
+            await file.left.wait()
+            file = self._files.get(ino)
         inode = self._tree.inode(ino)
         if file is None or file.writers or inode.nlink == 0:
             return
@@ -187,7 +192,8 @@ class FileCalls:
             await self._state.throttle()
             inode = self._tree.inode(ino)
         if truncating:
-            self._shield_readers(ino)
+            await self._shield_readers(ino)
+            inode = self._tree.inode(ino)
         file = self._files.acquire(inode, writing=writing or truncating)
         if truncating:
             try:
@@ -274,20 +280,26 @@ class FileCalls:
         if not opened.writing:
             await self._files.release(file, writing=False)
             self._core.reap(file.ino)
-        elif self._core.options.close_mode is CloseMode.ASYNC and self._nursery is not None:
-            self._finishing += 1
+            return
+        self._leave(file)
+        if self._core.options.close_mode is CloseMode.ASYNC and self._nursery is not None:
             self._nursery.start_soon(self._finish_and_report, file)
         else:
             await self._finish(file)
+
+    def _leave(self, file: OpenFile) -> None:
+        """A writer has closed; :meth:`_finish` must follow."""
+        file.leaving += 1
+        self._finishing += 1
 
     async def finish_new(self, inode: Inode) -> None:
         """Seal and publish a file that was made and never opened."""
         file = self._files.acquire(inode, writing=True)
         file.generation = 1
+        self._leave(file)
         await self._finish(file)
 
     async def _finish_and_report(self, file: OpenFile) -> None:
-        self._finishing -= 1
         try:
             await self._finish(file)
         except (OSError, CkptfsError) as error:
@@ -296,7 +308,6 @@ class FileCalls:
     async def _finish(self, file: OpenFile) -> None:
         """End one writer: seal and publish if it was the last."""
         with trio.CancelScope(shield=True):
-            self._finishing += 1
             try:
                 inode = self._state.inodes.get(file.ino)
                 if file.writers == 1 and inode is not None and inode.nlink:
@@ -305,6 +316,9 @@ class FileCalls:
                 self._finishing -= 1
                 if not self._finishing:
                     self._finished.set()
+                file.leaving -= 1
+                left, file.left = file.left, trio.Event()
+                left.set()
                 await self._files.release(file, writing=True)
                 self._core.reap(file.ino)
 

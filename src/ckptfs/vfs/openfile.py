@@ -41,6 +41,7 @@ class OpenFile:
         size: live size in bytes.
         allocated: bytes that are no holes; counted from the writes, set right by each sync and seal.
         handles: how many opens there are; ``writers`` of them for writing.
+        leaving: writers that have closed and whose bytes are being sealed; ``left`` is set when one of them is done.
         buffer: the bytes of a live content that is OPEN and inline.
         fd: the staging file of the live content, once it was needed.
         generation: grows with every change of the bytes.
@@ -56,6 +57,8 @@ class OpenFile:
     allocated: int = 0
     handles: int = 0
     writers: int = 0
+    leaving: int = 0
+    left: trio.Event = field(default_factory=trio.Event)
     buffer: bytearray | None = None
     fd: Fd | None = None
     generation: int = 0
