@@ -89,7 +89,8 @@ def timestamp(value_ns: int) -> int | str:
 def describe(status: os.stat_result) -> tuple[object, ...]:
     """What two filesystems must agree on in a stat: not device, inode number, blocks, or the size of a directory."""
     size = None if stat.S_ISDIR(status.st_mode) else status.st_size
-    return (oct(status.st_mode), status.st_nlink, status.st_uid, status.st_gid, size, timestamp(status.st_mtime_ns))
+    mtime = None if stat.S_ISFIFO(status.st_mode) else timestamp(status.st_mtime_ns)  # the kernel's pipe has its own
+    return (oct(status.st_mode), status.st_nlink, status.st_uid, status.st_gid, size, mtime)
 
 
 # --- handles -----------------------------------------------------------------------------------------------------

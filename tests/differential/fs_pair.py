@@ -171,11 +171,13 @@ class Pair:
         ]
         if not stat.S_ISREG(target.st_mode) or any(handle.description.writes for handle in handles):
             return []
+        if not any(handle.description.reads_only for handle in handles):
+            return []
         copies: dict[int, Path] = {}
-        for handle in handles:
-            if handle.description.reads_only and id(handle.description) not in copies:
+        for handle in handles:  # O_PATH handles too: they stay with the inode
+            if id(handle.description) not in copies:
                 copies[id(handle.description)] = self._copy_of(arguments["path"])
-        return [(handle, copies[id(handle.description)]) for handle in handles if handle.description.reads_only]
+        return [(handle, copies[id(handle.description)]) for handle in handles]
 
     def _copy_of(self, path: bytes) -> Path:
         number, name = tempfile.mkstemp(dir=self._scratch)
@@ -188,9 +190,9 @@ class Pair:
         moved: dict[Path, int] = {}
         for handle, copy in shielded if succeeded else ():
             if copy not in moved:
-                position = os.lseek(handle.fd, 0, os.SEEK_CUR)
                 moved[copy] = os.open(copy, handle.description.flags & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC))
-                os.lseek(moved[copy], position, os.SEEK_SET)
+                if handle.description.reads_only:
+                    os.lseek(moved[copy], os.lseek(handle.fd, 0, os.SEEK_CUR), os.SEEK_SET)
                 handle.description.shielded = True
             os.dup2(moved[copy], handle.fd, inheritable=False)
         for number in moved.values():

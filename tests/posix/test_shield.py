@@ -117,6 +117,19 @@ def test_a_handle_that_also_writes_is_no_mere_reader(here: Path) -> None:
     assert path.read_bytes() == b"Fecond"
 
 
+def test_a_writer_that_has_closed_is_no_writer(here: Path) -> None:
+    """From the moment close(2) has returned, although sealing what it wrote takes longer."""
+    for number in range(60):
+        path = here / f"f{number}"
+        writer = os.open(path, os.O_CREAT | os.O_WRONLY, 0o644)
+        os.write(writer, payload(200_000, number))
+        with path.open("rb", buffering=0) as reader:
+            os.close(writer)
+            os.close(os.open(path, os.O_WRONLY | os.O_TRUNC))
+            assert os.pread(reader.fileno(), 200_001, 0) == payload(200_000, number), number
+        assert path.stat().st_size == 0
+
+
 def _truncating_open(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_TRUNC)
 
