@@ -28,15 +28,23 @@ DIRECT_BLOCK_BYTES = 4096
 
 @dataclass
 class Description:
-    """What descriptors made by ``dup`` share; ``shielded`` when it goes on reading a content that was replaced."""
+    """What descriptors made by ``dup`` share.
+
+    Attributes:
+        flags: of the open.
+        is_new: the open made the file.
+        shielded: it goes on reading a content that was replaced.
+    """
 
     flags: int
+    is_new: bool
     shielded: bool = False
 
     @property
     def writes(self) -> bool:
-        """Whether it is a writer in the sense of the O_TRUNC shield: may write, or began the content by truncating."""
-        return not self.flags & os.O_PATH and bool(self.flags & (os.O_WRONLY | os.O_RDWR | os.O_TRUNC))
+        """Whether it is a writer in the sense of the O_TRUNC shield: may write, or began the content."""
+        began = self.is_new or bool(self.flags & os.O_TRUNC)
+        return not self.flags & os.O_PATH and (began or bool(self.flags & (os.O_WRONLY | os.O_RDWR)))
 
     @property
     def reads_only(self) -> bool:
@@ -102,9 +110,10 @@ def op_open(side: Side, into: int, path: bytes, access: int, extra: tuple[int, .
         flags |= flag
     if into in side.handles:
         os.close(side.handles.pop(into).fd)
+    is_new = not os.path.exists(path)
     with acting_as(uid):
         fd = os.open(path, flags, mode)
-    side.handles[into] = Handle(fd, Description(flags))
+    side.handles[into] = Handle(fd, Description(flags, is_new))
     return describe(os.fstat(fd))
 
 

@@ -104,6 +104,23 @@ def test_all_names_of_the_file_are_rewritten(here: Path) -> None:
     assert os.getxattr(twin, "user.note") == b"kept"
 
 
+def test_another_name_leads_to_the_new_content_at_once(here: Path) -> None:
+    """Also where the kernel knows that name already, and where it is renamed the moment after the rewrite."""
+    for number in range(40):
+        path, twin, moved = (here / f"{name}{number}" for name in ("f", "twin", "moved"))
+        path.write_bytes(payload(10_000, number))
+        os.link(path, twin)
+        with twin.open("rb", buffering=0) as reader:
+            path.write_bytes(b"new")
+            twin.rename(moved)
+            with moved.open("r+b", buffering=0) as writer:
+                assert os.fstat(writer.fileno()).st_nlink == 2, number
+                assert writer.read() == b"new", number
+                writer.write(b" and more")
+            assert path.read_bytes() == moved.read_bytes() == b"new and more", number
+            assert reader.read() == payload(10_000, number)
+
+
 def test_a_handle_that_also_writes_is_no_mere_reader(here: Path) -> None:
     """A second writer joins the content that is being written: both see one file, as POSIX has it."""
     path = here / "f"
