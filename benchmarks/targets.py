@@ -240,7 +240,7 @@ class Ckptfs(MountTarget):
 
     def __init__(self, work: Path, close: str, *options: str) -> None:
         self.name = f"ckptfs-{close}"
-        on_close = "on the disk" if close == "sync" else "kept if the daemon dies later, not synced"
+        on_close = "on the disk" if close == "sync" else "promises no more than write"
         self.promise = f"close: {on_close}; fsync: on the disk"
         super().__init__(work)
         self._options = ("--close", close, *options)
