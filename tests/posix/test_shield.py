@@ -106,7 +106,7 @@ def test_all_names_of_the_file_are_rewritten(here: Path) -> None:
 
 def test_another_name_leads_to_the_new_content_at_once(here: Path) -> None:
     """Also where the kernel knows that name already, and where it is renamed the moment after the rewrite."""
-    for number in range(40):
+    for number in range(120):
         path, twin, moved = (here / f"{name}{number}" for name in ("f", "twin", "moved"))
         path.write_bytes(payload(10_000, number))
         os.link(path, twin)

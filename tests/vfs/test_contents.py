@@ -287,7 +287,7 @@ def test_whoever_is_last_seals_what_others_changed_while_it_was_sealing(tmp_path
     async def run() -> None:
         async with running(tmp_path) as rig:
             handle, ino = await rig.create(b"f")
-            await rig.vfs.io.write(handle, 0, bytes(300_000))
+            await rig.vfs.io.write(handle, 0, bytes(1000))
             go = threading.Event()
             commit = rig.namespace.state.database.commit
 
@@ -300,13 +300,44 @@ def test_whoever_is_last_seals_what_others_changed_while_it_was_sealing(tmp_path
                 nursery.start_soon(rig.vfs.io.release, handle)
                 while not rig.namespace.tree.inode(ino).content:
                     await trio.testing.wait_all_tasks_blocked(0.01)
-                await rig.vfs.io.setattr(ino, Changes(size=100_000))
+                await rig.vfs.io.setattr(ino, Changes(size=500))
                 go.set()
             content = rig.namespace.contents.get(rig.namespace.tree.inode(ino).content)
             assert content is not None
-            assert content.size == 100_000
+            assert content.size == 500
             assert content.state is ContentState.DURABLE
             assert rig.namespace.bucket.obligation(Key("f")) is not None
-            assert await rig.load(ino) == bytes(100_000)
+            assert await rig.load(ino) == bytes(500)
+
+    trio.run(run)
+
+
+def test_the_bytes_of_a_closed_file_change_only_when_the_journal_knows(tmp_path: Path) -> None:
+    """A duplicate was closed, so the file is acknowledged; the writer goes on: a crash finds it whole, or as open."""
+
+    async def run() -> None:
+        async with running(tmp_path) as rig:
+            handle, ino = await rig.create(b"f")
+            await rig.vfs.io.write(handle, 0, b"o" * 300_000)
+            await rig.vfs.io.flush(handle)
+            go = threading.Event()
+            commit = rig.namespace.state.database.commit
+
+            def stalled(batch: Batch) -> None:
+                assert go.wait(30.0)
+                commit(batch)
+
+            rig.namespace.state.database.commit = stalled  # type: ignore[method-assign]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(rig.vfs.io.write, handle, 0, b"n")
+                nursery.start_soon(rig.vfs.io.write, handle, 1, b"n")
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert committed(rig, ino) == b"o" * 300_000
+                go.set()
+            assert committed(rig, ino) == b"nn" + b"o" * 299_998
+            found = rig.namespace.state.database.query("SELECT state FROM content")
+            assert found == [("open",)], "what a crash would find"
+            await rig.close(handle)
+            assert await rig.load(ino) == b"nn" + b"o" * 299_998
 
     trio.run(run)

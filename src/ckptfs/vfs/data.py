@@ -156,7 +156,12 @@ class FileData:
 
     def _is_writable_file(self, file: OpenFile) -> bool:
         content = self._namespace.contents.get(file.content)
-        return content is not None and content.state is ContentState.OPEN and content.place == PLACE_FILE
+        return (
+            content is not None
+            and content.state is ContentState.OPEN
+            and content.place == PLACE_FILE
+            and not file.reopening
+        )
 
     async def _make_writable(self, file: OpenFile) -> None:
         """Make the live content one that may be modified. The caller holds the lock."""
@@ -167,9 +172,7 @@ class FileData:
             return
         content = self._files.content_of(file)
         if self._may_continue(file, content):
-            if content.place == PLACE_INLINE:
-                file.buffer = bytearray(self._namespace.contents.data(content))
-            self._namespace.contents.move(content, ContentState.OPEN)
+            await self._reopen(file, content)
             return
         if content.place == PLACE_NONE:
             await self._reader.materialize(content.id)
@@ -181,6 +184,27 @@ class FileData:
             await self._files.retire(file)
         else:
             await self._copy(file)
+
+    async def _reopen(self, file: OpenFile, content: Content) -> None:
+        """Go on in a content that was sealed and that nobody was told of.
+
+        Bytes in a staging file change at once, so the journal must know before that their digests no longer hold: a
+        crash in between would find a sealed content with other bytes.
+        """
+        if content.place == PLACE_INLINE:
+            file.buffer = bytearray(self._namespace.contents.data(content))
+            self._namespace.contents.move(content, ContentState.OPEN)
+            return
+        sealed = content.state
+        self._namespace.contents.move(content, ContentState.OPEN)
+        file.reopening = True
+        try:
+            await self._namespace.state.sync(self._namespace.state.record("reopen", content=content.id))
+        except BaseException:
+            self._namespace.contents.move(self._files.content_of(file), sealed)
+            raise
+        finally:
+            file.reopening = False
 
     def _may_continue(self, file: OpenFile, content: Content) -> bool:
         """Whether the content was sealed by this very open file and nobody was told of it.

@@ -42,6 +42,7 @@ class OpenFile:
         allocated: bytes that are no holes; counted from the writes, set right by each sync and seal.
         handles: how many opens there are; ``writers`` of them for writing.
         leaving: writers that have closed and whose bytes are being sealed; ``left`` is set when one of them is done.
+        reopening: a content that was sealed is being opened again; its bytes must not change yet.
         buffer: the bytes of a live content that is OPEN and inline.
         fd: the staging file of the live content, once it was needed.
         generation: grows with every change of the bytes.
@@ -59,6 +60,7 @@ class OpenFile:
     writers: int = 0
     leaving: int = 0
     left: trio.Event = field(default_factory=trio.Event)
+    reopening: bool = False
     buffer: bytearray | None = None
     fd: Fd | None = None
     generation: int = 0
