@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,11 +68,16 @@ class Pyfuse3Session:
                 f"cannot mount on {self._mountpoint}: {error}",
                 hint="see that /dev/fuse is there, fuse3 is installed and the mountpoint is free",
             ) from error
-        self._vfs.on_name_changed(self._forget_name)
+        self._vfs.on_name_changed(self._forget_name, self._forget_name_now)
 
     def _forget_name(self, parent: Ino, name: bytes) -> None:
         if not self._ended:
             pyfuse3.invalidate_entry_async(parent, name, ignore_enoent=True)
+
+    def _forget_name_now(self, parent: Ino, name: bytes) -> None:
+        if not self._ended:
+            with suppress(FileNotFoundError):  # the kernel does not know it
+                pyfuse3.invalidate_entry(parent, name)
 
     def read_ahead(self) -> None:
         """Have the kernel read further ahead than it would; only root may ask for it.

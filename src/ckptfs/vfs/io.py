@@ -62,7 +62,7 @@ class FileCalls:
         data: bytes of open files.
         sealer: syncs and seals.
         xattrs: for ACLs that follow the mode.
-        name_changed: the kernel must forget this name.
+        name_changed: has the kernel forget a name; returns when it has. Blocks.
     """
 
     def __init__(
@@ -157,9 +157,12 @@ class FileCalls:
         inode = self._tree.inode(ino)
         if file is None or file.writers or inode.nlink == 0:
             return
-        for parent, name in self._tree.names_of(inode):
-            self._name_changed(parent, name)
+        names = self._tree.names_of(inode)
         self._tree.supersede(ino)
+        if len(names) > 1:
+            # Only the name that was opened is looked up again by itself.
+            for parent, name in names:
+                await self._core.env.run_blocking(self._name_changed, parent, name)
         raise PosixError(errno.ESTALE)
 
     async def sync_if_written(self, ino: Ino) -> None:

@@ -60,6 +60,7 @@ class Vfs:
         self._env = env
         self._staging = staging
         self._forget_name: Callable[[Ino, bytes], None] | None = None
+        self._forget_name_now: Callable[[Ino, bytes], None] | None = None
         self._free: Callable[[int], bool] | None = None
         self.files = OpenFiles(namespace, staging)
         self.core = Core(env, namespace, self.files, options)
@@ -69,7 +70,7 @@ class Vfs:
             FileData(env, namespace, staging, self.files, reader, self._make_room),
             Sealer(env, namespace, staging, self.files),
             self.xattrs,
-            self.name_changed,
+            self._name_changed_now,
         )
         self.listing = Listing(
             env,
@@ -90,9 +91,21 @@ class Vfs:
     def _make_room(self, byte_count: int) -> bool:
         return self._free is not None and self._free(byte_count)
 
-    def on_name_changed(self, forget_name: Callable[[Ino, bytes], None]) -> None:
-        """Call ``forget_name`` when a name leads elsewhere and no call of the kernel made it so."""
+    def on_name_changed(
+        self, forget_name: Callable[[Ino, bytes], None], forget_name_now: Callable[[Ino, bytes], None]
+    ) -> None:
+        """Call one of these when a name leads elsewhere and no call of the kernel made it so.
+
+        Args:
+            forget_name: returns at once.
+            forget_name_now: returns when the kernel has forgotten the name; called on a thread.
+        """
         self._forget_name = forget_name
+        self._forget_name_now = forget_name_now
+
+    def _name_changed_now(self, parent: Ino, name: bytes) -> None:
+        if self._forget_name_now is not None:
+            self._forget_name_now(parent, name)
 
     def name_changed(self, parent: Ino, name: bytes) -> None:
         """The kernel must forget a name."""
