@@ -122,8 +122,14 @@ class FileData:
         if not self._is_writable_file(file):
             return False
         await self._admit(len(data))
-        async with self._files.descriptor(file) as fd:
-            await self._disk.pwrite(fd, offset, data)
+        if not self._is_writable_file(file):
+            return False
+        file.writing += 1
+        try:
+            async with self._files.descriptor(file) as fd:
+                await self._disk.pwrite(fd, offset, data)
+        finally:
+            file.writing -= 1
         return True
 
     async def _admit(self, byte_count: int) -> None:

@@ -42,6 +42,7 @@ class OpenFile:
         allocated: bytes that are no holes; counted from the writes, set right by each sync and seal.
         handles: how many opens there are; ``writers`` of them for writing.
         leaving: writers that have closed and whose bytes are being sealed; ``left`` is set when one of them is done.
+        writing: writes that are on their way into the staging file: a seal that meets one is overtaken.
         reopening: a content that was sealed is being opened again; its bytes must not change yet.
         buffer: the bytes of a live content that is OPEN and inline.
         fd: the staging file of the live content, once it was needed.
@@ -61,6 +62,7 @@ class OpenFile:
     leaving: int = 0
     left: trio.Event = field(default_factory=trio.Event)
     reopening: bool = False
+    writing: int = 0
     buffer: bytearray | None = None
     fd: Fd | None = None
     generation: int = 0

@@ -133,7 +133,7 @@ class Sealer:
         if file.content == NO_CONTENT:
             self._files.begin_inline(file, bytearray())
         digests = await self._digest(file, durable=durable)
-        if file.generation != generation:
+        if file.generation != generation or file.writing:
             self._commit(file)
             return
         content = self._files.content_of(file)
