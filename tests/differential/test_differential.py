@@ -36,6 +36,7 @@ def _settings(example_count: int) -> settings:
         deadline=None,
         suppress_health_check=list(HealthCheck),
         phases=(Phase.generate,),  # made small by _fail_small
+        report_multiple_bugs=False,
     )
 
 
