@@ -98,7 +98,10 @@ def describe(status: os.stat_result) -> tuple[object, ...]:
     """What two filesystems must agree on in a stat: not device, inode number, blocks, or the size of a directory."""
     size = None if stat.S_ISDIR(status.st_mode) else status.st_size
     mtime = None if stat.S_ISFIFO(status.st_mode) else timestamp(status.st_mtime_ns)  # the kernel's pipe has its own
-    return (oct(status.st_mode), status.st_nlink, status.st_uid, status.st_gid, size, mtime)
+    mode = status.st_mode
+    if stat.S_ISREG(mode) and not mode & stat.S_IXGRP:
+        mode &= ~stat.S_ISGID  # means nothing; only a local filesystem drops it on a write from outside the group
+    return (oct(mode), status.st_nlink, status.st_uid, status.st_gid, size, mtime)
 
 
 # --- handles -----------------------------------------------------------------------------------------------------
